@@ -44,5 +44,5 @@ def test_a_chapter_whose_job_fails_has_no_illustration(fleet: FakeFleet, tmp_pat
 
 
 def test_a_shape_that_no_worker_has_is_refused(fleet: FakeFleet) -> None:
-    with pytest.raises(InvalidRequest, match="the shapes are 64x64"):
+    with pytest.raises(InvalidRequest, match="it serves 64x64"):
         fleet.client.submit("a red star", height=512, width=512)

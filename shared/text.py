@@ -71,6 +71,11 @@ def mask_url(url: str) -> str:
     return mask_credentials(url)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, as in "1 row" and "2,000 rows"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def _is_dangerous(character: str) -> bool:
     return character in _BIDI or unicodedata.category(character) in _ESCAPED_CATEGORIES
 

@@ -18,8 +18,8 @@ _HEAD = """# Settings
 Every process reads its settings from environment variables. `imagefleet-worker` also takes flags:
 `--lease-s 30` is `IMAGEFLEET_LEASE_S=30`, and a flag overrides its variable. The command
 `celery -A imagefleet.worker.app worker` reads the variables only. A process with a wrong value does not
-start, and the error names it. A worker warns about variables that begin with `IMAGEFLEET_` and are not
-settings.
+start, and the error names it: by its variable, or by its flag if it was given so. A worker warns about
+variables that begin with `IMAGEFLEET_` and are not settings.
 
 S3 credentials and region are read as by every AWS tool: from `AWS_ACCESS_KEY_ID`,
 `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, profiles or instance roles. Those of Google Cloud Storage are the

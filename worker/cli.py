@@ -8,9 +8,11 @@ after `--` go to Celery's own worker command.
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from types import FrameType
 from typing import Any, Final
 
 import click
@@ -43,6 +45,7 @@ if missing := list(filter(_is_missing, _PACKAGES)):
 # They import numpy.
 from imagefleet.worker.compile import compile_command  # noqa: E402
 from imagefleet.worker.doctor import doctor  # noqa: E402
+from imagefleet.worker.load_model import read_model  # noqa: E402
 from imagefleet.worker.model_switcher import ModelSwitcher  # noqa: E402
 from imagefleet.worker.plan import plan  # noqa: E402
 from imagefleet.worker.setting_flags import exit_on_error, setting_flags  # noqa: E402
@@ -57,13 +60,28 @@ class _RunByDefault(click.Group):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of the group, its commands, and the options of `run`."""
+        super().format_options(ctx, formatter)
+        run = self.commands["run"]
+        with click.Context(run, info_name="run", parent=ctx) as inner:
+            records = [each.get_help_record(inner) for each in run.get_params(inner)]
+        with formatter.section("Options of run, the default command"):
+            formatter.write_dl([each for each in records if each is not None])
 
-@click.group(cls=_RunByDefault, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(
+    cls=_RunByDefault,
+    options_metavar="",
+    subcommand_metavar="[COMMAND] [OPTIONS]",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="imagefleet", prog_name="imagefleet-worker")
 def main() -> None:
     """Generate images on this host, or plan for another.
 
-    Without a command it is `run`: `imagefleet-worker --devices 4` runs a worker.
+    Without a command it is `run`: `imagefleet-worker --devices 4` runs a worker. Each command has
+    its own --help.
     """
 
 
@@ -96,6 +114,7 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     given = {name: value for name, value in flags.items() if value is not None}
     with exit_on_error(given):
         settings = WorkerSettings.load(**given)
+        _check_model_settings(settings)
     os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in given.items()})
     if settings.models:
         logging.basicConfig(level=loglevel.upper(), format=_LOG_LINE)
@@ -118,6 +137,29 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _end_before_ready(number: int, frame: FrameType | None) -> None:
+    click.echo("imagefleet-worker: stopped before it was ready; nothing was claimed", err=True)
+    os._exit(0)
+
+
+def _check_model_settings(settings: WorkerSettings) -> None:
+    """Check the settings against the model before Celery prints its banner, so that a user sees the
+    error alone. With several models the process of each one does it.
+
+    Raises:
+        ImagefleetError: a setting does not fit the model, or its configs cannot be read.
+    """
+    if settings.models:
+        return
+    before = signal.signal(signal.SIGTERM, _end_before_ready)
+    logging.disable(logging.WARNING)  # the start reads the same again, and logs it
+    try:
+        read_model(settings)
+    finally:
+        logging.disable(logging.NOTSET)
+        signal.signal(signal.SIGTERM, before)
 
 
 main.add_command(compile_command)

@@ -7,10 +7,10 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import redis
@@ -20,13 +20,18 @@ from imagefleet.shared.redis_client.connection import check_connection, connect,
 from imagefleet.shared.redis_client.memory import read_memory
 from imagefleet.shared.redis_client.server_check import check_server
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.shared.text import mask_credentials, printable
+from imagefleet.shared.text import counted, mask_credentials, printable
+from imagefleet.worker.engine.fake import is_fake
+from imagefleet.worker.load_model import model_options, read_model
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.preemption import is_preempted
 from imagefleet.worker.process.status_server import StatusServer
 from imagefleet.worker.setting_flags import name_flag, setting_flags, unknown_variable_warnings
 from imagefleet.worker.settings import WorkerSettings
 from imagefleet.worker.stores import open_shared_executables
+
+if TYPE_CHECKING:
+    from imagefleet.worker.engine.mesh import Placement
 
 _PINGS: Final = 20
 _MAX_CLOCK_DIFFERENCE_S: Final = 2.0
@@ -60,8 +65,9 @@ def doctor(**flags: Any) -> None:
     """Check the settings, Redis, storage, model, devices and ports of this host.
 
     Run it with the settings of the worker, while no worker uses the devices. It writes, reads and
-    deletes a few keys in Redis and small objects in the storage. Of a model from the Hub only the
-    configs are downloaded.
+    deletes a few keys in Redis and small objects in the storage. It checks the settings against the
+    model's configs, and whether the model fits the devices. Weights are not read; of a model from
+    the Hub only configs and tokenizers are downloaded.
 
     \b
     Exit codes:
@@ -72,11 +78,11 @@ def doctor(**flags: Any) -> None:
     try:
         settings = WorkerSettings.load(**flags)
     except ImagefleetError as error:
-        _print("settings", Finding(Verdict.FAILURE, name_flag(str(error), flags)))
+        _print("settings", Finding(Verdict.FAILURE, str(error)), flags)
         sys.exit(ExitCode.CONFIG)
     for name, check in _CHECKS.items():
         for finding in _run(check, settings):
-            _print(name, finding)
+            _print(name, finding, flags)
             failed |= finding.verdict is Verdict.FAILURE
     sys.exit(ExitCode.CONFIG if failed else 0)
 
@@ -90,8 +96,8 @@ def _run(check: Check, settings: WorkerSettings) -> Iterator[Finding]:
         yield Finding(Verdict.FAILURE, f"{type(error).__name__}: {error}")
 
 
-def _print(name: str, finding: Finding) -> None:
-    line = f"{finding.verdict:<4}  {name:<9}  {finding.text}"
+def _print(name: str, finding: Finding, flags: Mapping[str, object]) -> None:
+    line = f"{finding.verdict:<4}  {name:<9}  {name_flag(finding.text, flags)}"
     click.echo(printable(mask_credentials(line), _MAX_LINE))
 
 
@@ -166,7 +172,9 @@ def _check_storage(settings: WorkerSettings) -> Iterator[Finding]:
     if undeleted is not None:
         text = f"cannot delete, which `delete` and `keep` need; {key} stays: {undeleted}"
         yield Finding(Verdict.WARNING, text)
-    programs = open_shared_executables(settings).store
+    shared = open_shared_executables(settings)
+    shared.require_secret()
+    programs = shared.store
     if programs is not None:
         programs.check()
         yield Finding(Verdict.OK, f"{programs.url}: compiled programs can be stored")
@@ -181,31 +189,71 @@ def _delete(store: ObjectStore, key: str) -> ImagefleetError | None:
 
 
 def _check_model(settings: WorkerSettings) -> Iterator[Finding]:
-    for model in settings.every_model():
-        if model.startswith("fake"):
-            yield Finding(Verdict.WARNING, f"{model} makes test images")
+    """Check the settings against each model, by the functions with which a worker loads it."""
+    for each in _one_by_one(settings):
+        try:
+            setup = read_model(each)
+        except ImagefleetError as error:
+            yield Finding(Verdict.FAILURE, str(error))
             continue
-        from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint
-
-        folder = find_checkpoint(model, with_weights=False)
-        yield Finding(Verdict.OK, f"{model}: {folder}; a worker checks its files as it loads")
+        if setup is None:
+            yield Finding(Verdict.WARNING, f"the model {each.model} makes test images")
+            continue
+        shapes = ", ".join(map(str, setup.shapes))
+        text = f"the model {each.model}: shapes {shapes}, scheduler {setup.default_scheduler}"
+        yield Finding(Verdict.OK, f"{text}, {setup.files.folder}; its weights are not checked")
 
 
 def _check_devices(settings: WorkerSettings) -> Iterator[Finding]:
-    if all(model.startswith("fake") for model in settings.every_model()):
+    real = [each for each in _one_by_one(settings) if not is_fake(each.model)]
+    if not real:
         return
+    from imagefleet.worker.engine.compile.private_folder import make_private
     from imagefleet.worker.engine.mesh import Placement, start_backend
     from imagefleet.worker.engine.mesh_spec import MeshSpec
 
+    make_private(settings.cache_dir)
     spec = MeshSpec.parse(settings.mesh, settings.devices)
     start_backend(spec.devices)
-    mesh = Placement.of(spec.devices, spec.model).mesh
-    device = mesh.devices.flat[0]
+    placement = Placement.of(spec.devices, spec.model)
+    device = placement.mesh.devices.flat[0]
     memory = (device.memory_stats() or {}).get("bytes_limit")
-    each = "" if memory is None else f", {memory / 2**30:.1f} GiB each"
-    yield Finding(Verdict.OK, f"{mesh.size} x {device.device_kind} ({device.platform}){each}")
+    each_has = "" if memory is None else f", {memory / 2**30:.1f} GiB each"
+    text = f"{placement.mesh.size} x {device.device_kind} ({device.platform}){each_has}"
+    yield Finding(Verdict.OK, text)
     if device.platform == "cpu":
         yield Finding(Verdict.WARNING, "no accelerator: images of real models take minutes")
+    for each in real:
+        yield from _check_fit(each, placement)
+
+
+def _check_fit(settings: WorkerSettings, placement: "Placement") -> Iterator[Finding]:
+    """Check that a model, its LoRA and a batch fit. `_check_model` says what else is wrong."""
+    from imagefleet.worker.engine.build_engine import require_fit
+
+    try:
+        setup = read_model(settings)
+    except ImagefleetError:
+        return
+    if setup is None:
+        return
+    need = require_fit(
+        setup,
+        placement,
+        dtype=settings.dtype,
+        per_device_batch=settings.per_device_batch,
+        options=model_options(settings),
+    )
+    text = f"the model {settings.model} fits: it needs about {need.total / 2**30:.2f} GiB a device"
+    yield Finding(Verdict.OK, text)
+
+
+def _one_by_one(settings: WorkerSettings) -> list[WorkerSettings]:
+    """Return the settings of the worker of each model."""
+    return [
+        settings.model_copy(update={"model": model, "models": ()})
+        for model in settings.every_model()
+    ]
 
 
 def _check_metrics_port(settings: WorkerSettings) -> Iterator[Finding]:
@@ -234,7 +282,7 @@ def _check_preemption(settings: WorkerSettings) -> Iterator[Finding]:
 
 def _check_callbacks(settings: WorkerSettings) -> Iterator[Finding]:
     if settings.webhook_secrets:
-        yield Finding(Verdict.OK, f"signed with {len(settings.webhook_secrets)} secrets")
+        yield Finding(Verdict.OK, f"signed with {counted(len(settings.webhook_secrets), 'secret')}")
     else:
         text = "IMAGEFLEET_WEBHOOK_SECRETS is empty: callbacks are sent without a signature"
         yield Finding(Verdict.WARNING, text)

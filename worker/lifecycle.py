@@ -13,13 +13,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import redis
+
 from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.storage import place_of
+from imagefleet.shared.text import counted, mask_url
 from imagefleet.worker.bootstrap import ProcessHooks, WorkerParts, build
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.engine.interface import Engine, ModelInfo
-from imagefleet.worker.jobs.attempt import attempts_in, offer_of
+from imagefleet.worker.jobs.attempt import Attempt, attempts_in, offer_of
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.malloc import return_large_buffers
 from imagefleet.worker.process.preemption import watch_for_notice
@@ -82,7 +86,11 @@ class Lifecycle:
         self._parts.offers.announce(
             offer_of(engine.info, storage_url=url), default=self.settings.serves_default
         )
-        log.info("ready after %.1f s: %s", time.monotonic() - started, _describe(engine))
+        store = mask_url(place_of(self.settings.storage_url, self._stores.images))
+        log.info(
+            "ready after %.1f s: %s, images go to %s",
+            *(time.monotonic() - started, _describe(engine), store),
+        )
 
     def _serve_status(self) -> None:
         settings = self.settings
@@ -147,6 +155,7 @@ class Lifecycle:
             self._force_exit_after(self.settings.drain_s + _DRAIN_GRACE_S)
         parts = self.parts
         parts.status.drain()
+        started = parts.in_flight.attempts()
         deadline = time.monotonic() + self.settings.drain_s
         parts.dispatcher.close()
         parts.device_loop.stop()
@@ -167,8 +176,12 @@ class Lifecycle:
         parts.run_recovery.stop()
         parts.image_sweeper.stop()
         parts.lease_keeper.stop()
-        requeued += parts.claims.release_all()
-        log.info("drained; jobs requeued: %d", requeued)
+        log.info(
+            "drained: %s ended; %s requeued; callbacks that wait in the fleet: %s",
+            _describe_jobs([each for each in started if each not in requeued]),
+            _describe_jobs(requeued, parts.claims.release_all()),
+            self._count_callbacks(),
+        )
         parts.progress.stop()
         parts.delivery.stop()
         self._send_spans()
@@ -181,10 +194,17 @@ class Lifecycle:
             parts.dispatcher.close()
             parts.dispatcher.release_waiting()
             requeued = parts.executor.requeue(parts.in_flight.attempts())
-            requeued += parts.claims.release_all()
-            log.warning("quitting; requeued: %d", requeued)
+            others = parts.claims.release_all()
+            log.warning("quitting: %s requeued", _describe_jobs(requeued, others))
         finally:
             os._exit(ExitCode.TEMPFAIL)
+
+    def _count_callbacks(self) -> str:
+        """Return how many callbacks the fleet still has to send. Other workers send them."""
+        try:
+            return str(self.parts.callbacks.count_waiting())
+        except redis.RedisError:
+            return "unknown, because Redis is away"
 
     def _on_preemption_notice(self) -> None:
         log.warning("preemption notice received: the platform is about to take this host away")
@@ -250,4 +270,11 @@ class Lifecycle:
 def _describe(engine: Engine) -> str:
     info: ModelInfo = engine.info
     shapes = ", ".join(str(shape) for shape in info.shapes)
-    return f"{info.name}, {engine.capacity} images per batch, shapes {shapes}"
+    return f"model {info.name}, {counted(engine.capacity, 'image')} per batch, shapes {shapes}"
+
+
+def _describe_jobs(attempts: Sequence[Attempt], others: int = 0) -> str:
+    """Describe jobs and their images. `others`: messages of shards, and of jobs not started."""
+    images = sum(len(attempt.specs) for attempt in attempts)
+    jobs = f"{counted(len(attempts), 'job')} with {counted(images, 'image')}"
+    return f"{jobs} and {counted(others, 'other message')}" if others else jobs

@@ -1,9 +1,18 @@
-"""Load the model that the settings name. Input: settings. Output: an engine that is not warm."""
+"""Load the model that the settings name, or check the settings against it.
 
+Input: settings. Output: an engine that is not warm, or what is known of the model before that.
+"""
+
+from typing import TYPE_CHECKING
+
+from imagefleet.worker.engine.fake import is_fake
 from imagefleet.worker.engine.interface import Engine
 from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
 from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from imagefleet.worker.engine.read_model import ModelSetup
 
 
 def load_model(
@@ -28,13 +37,41 @@ def load_model(
         cache_dir=settings.cache_dir,
         shared_executables=shared_executables,
         max_num_inference_steps=settings.max_num_inference_steps,
-        options=ModelOptions(
-            scheduler=settings.scheduler,
-            safety_checker=settings.safety_checker,
-            loras=settings.merged_loras(),
-            job_loras=settings.job_loras(),
-            textual_inversions=settings.textual_inversions(),
-            prompt_chunks=settings.prompt_chunks,
-            streams=settings.batching == "continuous",
-        ),
+        options=model_options(settings),
+    )
+
+
+def read_model(settings: WorkerSettings) -> "ModelSetup | None":
+    """Check the settings against the configs of their model as its load does.
+
+    It reads no weights and uses no devices. Of a model from the Hub only configs and tokenizers are
+    downloaded.
+
+    Returns:
+        What is known of the model; None if it is a fake one.
+
+    Raises:
+        CheckpointError: the model cannot be found, or its configs or tokenizers cannot be used.
+        ConfigurationError: the model does not support a setting.
+    """
+    if is_fake(settings.model):
+        load_model(settings)
+        return None
+    from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint
+    from imagefleet.worker.engine.read_model import ModelSetup
+
+    folder = find_checkpoint(settings.model, with_weights=False)
+    return ModelSetup.read(folder, settings.declared_shapes() or (), model_options(settings))
+
+
+def model_options(settings: WorkerSettings) -> ModelOptions:
+    """Return what the settings choose beside the checkpoint."""
+    return ModelOptions(
+        scheduler=settings.scheduler,
+        safety_checker=settings.safety_checker,
+        loras=settings.merged_loras(),
+        job_loras=settings.job_loras(),
+        textual_inversions=settings.textual_inversions(),
+        prompt_chunks=settings.prompt_chunks,
+        streams=settings.batching == "continuous",
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagefleet.shared.text import printable
+from imagefleet.shared.text import counted, printable
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH
 from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS, TpuHost
@@ -78,7 +78,8 @@ def _title(model: str, planned: "HostPlan") -> str:
     host, shapes = planned.host, ", ".join(map(str, planned.shapes))
     memory = host.generation.memory_bytes / _GIB
     return (
-        f"{model} at {shapes} in {planned.dtype} on {host.name}: {host.devices} devices, "
+        f"{model} at {shapes} in {planned.dtype} on {host.name}: "
+        f"{counted(host.devices, 'device')}, "
         f"each with {memory:.2f} GiB; batching={_batching(planned)}"
     )
 
@@ -107,7 +108,8 @@ def _notes(planned: "HostPlan") -> Sequence[str]:
     from imagefleet.worker.engine.host_plan import DECODE_SHARE, STEP_SHARE
 
     rates = (
-        f"{shape}: about {rate:.2f} images a second on the host with {planned.steps} steps"
+        f"{shape}: about {rate:.2f} images a second on the host with "
+        f"{counted(planned.steps, 'step')}"
         for shape, rate in planned.images_per_second.items()
     )
     return (

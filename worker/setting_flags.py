@@ -38,16 +38,23 @@ def setting_flags(names: Sequence[str] = tuple(WorkerSettings.model_fields)) -> 
 
 
 def name_flag(sentence: str, given: Mapping[str, object]) -> str:
-    """Return the error of a setting with the name of the flag by which it was given, if it was.
+    """Return an error that names each setting by its flag if it was given so, else by its variable.
 
     Args:
+        sentence: it names settings by their variables, perhaps the first one by its bare name.
         given: the values of flags by setting; None for a flag that was not given.
     """
-    start = re.match(rf"({ENV_PREFIX})?(\w+)(?=[=:])", sentence)
-    name = "" if start is None else start[2].lower()
-    if start is None or given.get(name) is None:
-        return sentence
-    return f"--{name.replace('_', '-')}{sentence[start.end() :]}"
+
+    def name(found: re.Match[str]) -> str:
+        setting = found[1].lower()
+        if setting not in WorkerSettings.model_fields:
+            return found[0]
+        if given.get(setting) is None:
+            return f"{ENV_PREFIX}{setting.upper()}"
+        return f"--{setting.replace('_', '-')}"
+
+    first_named = re.sub(r"^(\w+)(?==|: )", name, sentence)
+    return re.sub(rf"{ENV_PREFIX}([A-Z_]+)", name, first_named)
 
 
 @contextmanager

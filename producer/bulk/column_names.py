@@ -45,7 +45,7 @@ def parameter_by_column(renamed: Mapping[str, str]) -> dict[str, str]:
 def check_parameters(given: Mapping[str, object]) -> None:
     """Raise InvalidRequest if a parameter for all rows is none of rows."""
     for name in sorted(given.keys() - RowParameters.model_fields.keys()):
-        known = ", ".join(RowParameters.model_fields)
+        known = ", ".join(name for name in _COLUMNS if name != "prompt")
         limit = f"no such parameter; the parameters of rows are {known}"
         raise InvalidRequest(name, given[name], _NO_LATENTS if name == "denoising_end" else limit)
 

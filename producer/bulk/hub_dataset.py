@@ -40,7 +40,8 @@ def open_hub_dataset(url: str) -> Table:
     try:
         from datasets import Image, load_dataset
     except ImportError:
-        raise ConfigurationError(f"hf:// needs datasets; {how_to_install('hub')}") from None
+        advice = how_to_install("dataset", "hub")  # `datasets` needs Pillow for rows with images
+        raise ConfigurationError(f"hf:// needs datasets; {advice}") from None
     named = {key: value for key, value in parts.groupdict().items() if value is not None}
     try:
         rows: Any = load_dataset(**{"split": _DEFAULT_SPLIT, **named}, streaming=True)

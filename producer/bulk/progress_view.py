@@ -17,11 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from imagefleet.shared.bulk.records import RunStatus
-from imagefleet.shared.jobs.model import State
-from imagefleet.shared.text import mask_credentials, printable
+from imagefleet.shared.jobs.model import TERMINAL, State
+from imagefleet.shared.text import counted, mask_credentials, printable
 
 _WINDOW_S: Final = 60.0
-"""Rates are averages over the last minute."""
+"""Rates are averages over the last minute. Without a terminal a line is printed as often."""
+_NEWS_S: Final = 10.0
+"""Minimum seconds between two lines without a terminal."""
 
 
 class Rates:
@@ -69,55 +71,107 @@ class Rates:
         return max(0, count(last) - count(first)) / max(last_at - first_at, 1e-9)
 
 
-def watch(statuses: Iterator[RunStatus], console: Console) -> RunStatus:
+def watch(
+    statuses: Iterator[RunStatus], console: Console, clock: Callable[[], float] = time.monotonic
+) -> RunStatus:
     """Show each status of a run and return the last one.
 
-    Ctrl-C ends the view and not the run; the caller handles KeyboardInterrupt.
+    Without a terminal, print a line now and then, and the view at the end. Ctrl-C ends the view and
+    not the run; the caller handles KeyboardInterrupt.
     """
     status = next(statuses)
-    rates = Rates(time.monotonic(), status)
-    try:
-        with Live(render(status, rates), console=console, auto_refresh=False) as live:
-            for status in statuses:
-                rates.add(time.monotonic(), status)
-                live.update(render(status, rates), refresh=True)
-    finally:
-        if not console.is_terminal:
-            console.line()  # Live does not end its last line there
+    rates = Rates(clock(), status)
+    if not console.is_terminal:
+        status = _print_lines(status, statuses, rates, console, clock)
+        console.print(render(status, rates))
+        return status
+    with Live(render(status, rates), console=console, auto_refresh=False) as live:
+        for status in statuses:
+            rates.add(clock(), status)
+            live.update(render(status, rates), refresh=True)
     return status
+
+
+def _print_lines(
+    first: RunStatus,
+    statuses: Iterator[RunStatus],
+    rates: Rates,
+    console: Console,
+    clock: Callable[[], float],
+) -> RunStatus:
+    """Print a line each minute, and as soon as a shard has ended, but at most one in ten seconds.
+
+    Return the last status.
+    """
+    status = printed = first
+    printed_at = clock()
+    for status in statuses:
+        now = clock()
+        rates.add(now, status)
+        has_news = _ended_shards(status) > _ended_shards(printed)
+        if not status.done and now - printed_at >= (_NEWS_S if has_news else _WINDOW_S):
+            console.print(_progress(status, rates), soft_wrap=True)
+            printed, printed_at = status, now
+    return status
+
+
+def _ended_shards(status: RunStatus) -> int:
+    return sum(status.shards_by_state[state] for state in TERMINAL)
+
+
+def _progress(status: RunStatus, rates: Rates) -> Text:
+    """Return one line with a time, for a log."""
+    at = datetime.now(UTC).strftime("%H:%M:%SZ")
+    return Text(f"{at}  {_image_counts(status, rates)}; {_shard_counts(status)}")
 
 
 def render(status: RunStatus, rates: Rates) -> RenderableType:
     """Return the view of one status."""
     ended = status.images + status.failed_images
-    shards = status.shards_by_state
     head = Text.assemble(
         (f"run {printable(status.id)} ", "bold"),
         (status.state.value, _COLOURS[status.state]),
         f"  {printable(mask_credentials(status.destination))}",
     )
-    counts = f"{status.images} of {status.samples} images, {status.failed_images} failed"
-    if rates.known:
-        counts += f"   {rates.overall:.1f} images/s   {_time_left(status, rates)}"
-    shard_counts = (
-        f"{shards[State.SUCCEEDED]} of {status.shards} shards done, {shards[State.RUNNING]} "
-        f"running, {shards[State.QUEUED]} queued, {shards[State.FAILED]} failed"
-    )
-    if shards[State.CANCELLED]:
-        shard_counts += f", {shards[State.CANCELLED]} cancelled"
     bar = Table.grid()
     bar.add_row(ProgressBar(total=max(1, status.samples), completed=ended, width=60))
     return Group(
-        head, bar, Text(counts), Text(shard_counts), *_workers(status, rates), *_reasons(status)
+        head,
+        bar,
+        Text(_image_counts(status, rates)),
+        Text(_shard_counts(status)),
+        *_workers(status, rates),
+        *_reasons(status),
     )
+
+
+def _image_counts(status: RunStatus, rates: Rates) -> str:
+    counts = (
+        f"{status.images:,} of {counted(status.samples, 'image')}, {status.failed_images:,} failed"
+    )
+    if not rates.known:
+        return counts
+    return f"{counts}   {rates.overall:.1f} images/s   {_time_left(status, rates)}".rstrip()
+
+
+def _shard_counts(status: RunStatus) -> str:
+    shards = status.shards_by_state
+    counts = (
+        f"{shards[State.SUCCEEDED]:,} of {counted(status.shards, 'shard')} done, "
+        f"{shards[State.RUNNING]:,} running, {shards[State.QUEUED]:,} queued, "
+        f"{shards[State.FAILED]:,} failed"
+    )
+    cancelled = shards[State.CANCELLED]
+    return f"{counts}, {cancelled:,} cancelled" if cancelled else counts
 
 
 def line(status: RunStatus) -> str:
     """Return one line about a run: id, state, images, failures, start and destination."""
     started = datetime.fromtimestamp(status.started_at, UTC).isoformat(timespec="minutes")
-    failed = f", {status.failed_images} failed" if status.failed_images else ""
+    failed = f", {status.failed_images:,} failed" if status.failed_images else ""
     return (
-        f"{status.id}  {status.state.value:9}  {status.images} of {status.samples} images{failed}"
+        f"{status.id}  {status.state.value:9}  {status.images:,} of "
+        f"{counted(status.samples, 'image')}{failed}"
         f"  {started.removesuffix('+00:00')}Z  {mask_credentials(status.destination)}"
     )
 

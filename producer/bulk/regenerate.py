@@ -1,8 +1,12 @@
-"""Run a row of a dataset again as an ordinary job, and read its images from the fleet's store."""
+"""Run a row of a dataset again as an ordinary job, read its images from the fleet's store, and
+compare images."""
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import Final, Protocol
 
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import JobResult
 
@@ -30,3 +34,20 @@ def regenerate(submit: Callable[..., SubmittedJob], request: JobRequest) -> list
     """
     job = submit(**request.model_dump(exclude_defaults=True))
     return [image.read() for image in job.result(timeout=_TIMEOUT_S).images]
+
+
+def pixel_difference(one: bytes, other: bytes) -> int:
+    """Return the largest difference of two image files in any channel of any pixel, of 255; 255 if
+    their sizes differ. Raise ConfigurationError if Pillow is missing."""
+    if one == other:
+        return 0
+    try:
+        from PIL import Image, ImageChops
+    except ImportError:
+        raise ConfigurationError(f"comparing needs Pillow; {how_to_install('dataset')}") from None
+    with Image.open(BytesIO(one)) as first, Image.open(BytesIO(other)) as second:
+        if first.size != second.size:
+            return 255
+        difference = ImageChops.difference(first.convert("RGB"), second.convert("RGB"))
+    histogram = difference.histogram()  # 256 levels for each of the three channels
+    return max(index % 256 for index, pixels in enumerate(histogram) if pixels)

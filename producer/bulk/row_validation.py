@@ -110,9 +110,8 @@ class RowPlanner:
         self._common_loras = common.loras
         self._common_values = {name: getattr(common, name) for name in _COMPARED_FIELDS}
         if self._images > defaults.shard_size:
-            raise InvalidRequest(
-                "shard_size", defaults.shard_size, "must be at least the images of one row"
-            )
+            limit = f"must be at least {self._images}, the number of images of one row"
+            raise InvalidRequest("shard_size", defaults.shard_size, limit)
         self._prompt = defaults.columns.get("prompt", "prompt")
         self._parameter_of = parameter_by_column(defaults.columns)
         self._accepted_columns: set[str] = set()

@@ -8,14 +8,15 @@ one shard's files at a time. Nothing is changed.
 import hashlib
 import random
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
+from itertools import accumulate, groupby
 from typing import Final
 
-from imagefleet.producer.bulk.regenerate import Regenerate
+from imagefleet.producer.bulk.regenerate import Regenerate, pixel_difference
 from imagefleet.producer.bulk.sample_reader import (
     DamagedFile,
     read_image,
@@ -34,10 +35,10 @@ from imagefleet.shared.bulk.file_layout import (
 )
 from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.stats import ShardStats
-from imagefleet.shared.errors import ConfigurationError, ImagefleetError, PlanDamaged
-from imagefleet.shared.extras import how_to_install
+from imagefleet.shared.errors import ImagefleetError, PlanDamaged
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.text import counted
 
 _MAX_DIFFERENCE: Final = 1
 """Levels, of 255, by which an image may differ that other devices generated."""
@@ -66,8 +67,10 @@ class VerifyReport:
     present: int
     failed: int
     """Samples that could not be generated. The commit markers list them, so they are no problem."""
+    regenerated_rows: int
+    """Rows that were generated again."""
     regenerated: int
-    """Images that were generated again and compared."""
+    """Their images, which were compared."""
     max_difference: int
     """Largest difference of a regenerated image in levels, of 255."""
     problems: tuple[Problem, ...]
@@ -85,8 +88,8 @@ class VerifyReport:
 def verify(
     plan: Plan, store: ObjectStore, regenerate: Regenerate, *, sample: int = 0, seed: int = 0
 ) -> VerifyReport:
-    """Check every shard, and compare `sample` rows, drawn with `seed`, with images generated
-    now."""
+    """Check every shard, and compare `sample` rows, or all if there are fewer, with images
+    generated now. Rows are drawn with `seed`."""
     verification = _Verification(plan, store)
     for shard in plan.shards:
         verification.check_shard(shard)
@@ -103,12 +106,13 @@ class _Verification:
         self._plan = plan
         self._store = store
         self._problems: list[Problem] = []
-        self._intact: list[tuple[ShardPlan, int]] = []
-        """Shards without a problem, with their number of samples."""
+        self._intact: list[ShardPlan] = []
+        """Shards without a problem."""
         self._finished: set[str] = set()
         self._files: set[str] = set()
         """Keys in commit markers."""
-        self._present = self._failed = self._regenerated = self._max_difference = 0
+        self._present = self._failed = self._max_difference = 0
+        self._regenerated_rows = self._regenerated = 0
 
     def report(self) -> VerifyReport:
         return VerifyReport(
@@ -116,6 +120,7 @@ class _Verification:
             planned=self._plan.samples,
             present=self._present,
             failed=self._failed,
+            regenerated_rows=self._regenerated_rows,
             regenerated=self._regenerated,
             max_difference=self._max_difference,
             problems=tuple(self._problems),
@@ -125,7 +130,7 @@ class _Verification:
         before = len(self._problems)
         self._problems += self._problems_of(shard)
         if len(self._problems) == before:
-            self._intact.append((shard, shard.samples))
+            self._intact.append(shard)
 
     def _problems_of(self, shard: ShardPlan) -> Iterator[Problem]:
         try:
@@ -192,7 +197,7 @@ class _Verification:
             if hashlib.sha256(content).hexdigest() != file.sha256:
                 detail = f"{file.key}: its SHA-256 differs from the one in the commit marker"
                 if len(content) != file.size:
-                    detail += f"; it has {len(content)} bytes, not {file.size}"
+                    detail += f"; it has {counted(len(content), 'byte')}, not {file.size:,}"
                 yield Problem(shard=shard.name, what="changed file", detail=detail)
 
     def _samples(
@@ -242,16 +247,22 @@ class _Verification:
                 yield Problem(shard=shard.name, what=what, detail=detail, samples=len(keys))
 
     def compare(self, sample: int, regenerate: Regenerate, rng: random.Random) -> None:
-        """Generate `sample` rows of intact shards again and compare their images."""
-        if not self._intact:
-            return
-        weights = [samples for _, samples in self._intact]
-        for shard, _ in rng.choices(self._intact, weights, k=sample):
-            row = rng.choice(self._rows(shard))
+        """Generate `sample` rows of intact shards again, each once, and compare their images.
+
+        Rows among them that have failed are left out.
+        """
+        ends = list(accumulate(shard.rows for shard in self._intact))
+        rows_in_all = ends[-1] if ends else 0
+        drawn = sorted(rng.sample(range(rows_in_all), min(sample, rows_in_all)))
+        for index, numbers in groupby(drawn, lambda number: bisect_right(ends, number)):
+            shard = self._intact[index]
+            rows = self._rows(shard)
             stats = ShardStats.model_validate_json(self._store.get(stats_key(shard.name)))
-            if row.row in {failure.row for failure in stats.failures}:
-                continue
-            self._compare_row(shard, row, regenerate)
+            failed = {failure.row for failure in stats.failures}
+            for number in numbers:
+                row = rows[number - ends[index]]  # counted from the end of the shard
+                if row.row not in failed:
+                    self._compare_row(shard, row, regenerate)
 
     def _stored_request(self, shard: ShardPlan, row: ShardRow) -> JobRequest:
         """Return the request of a row with the `strength` of its samples. It may have been the
@@ -270,6 +281,7 @@ class _Verification:
             detail = f"row {row.row} could not be generated again: {error}"
             self._problems.append(Problem(shard=shard.name, what="not compared", detail=detail))
             return
+        self._regenerated_rows += 1
         for image, data in enumerate(regenerated):
             key = sample_key(row.row, image)
             stored = read_image(self._store, shard.name, key, plan.format, plan.image_format)
@@ -281,20 +293,3 @@ class _Verification:
                 self._problems.append(
                     Problem(shard=shard.name, what="different image", detail=detail, samples=1)
                 )
-
-
-def pixel_difference(one: bytes, other: bytes) -> int:
-    """Return the largest difference of two image files in any channel of any pixel, of 255; 255 if
-    their sizes differ. Raise ConfigurationError if Pillow is missing."""
-    if one == other:
-        return 0
-    try:
-        from PIL import Image, ImageChops
-    except ImportError:
-        raise ConfigurationError(f"comparing needs Pillow; {how_to_install('dataset')}") from None
-    with Image.open(BytesIO(one)) as first, Image.open(BytesIO(other)) as second:
-        if first.size != second.size:
-            return 255
-        difference = ImageChops.difference(first.convert("RGB"), second.convert("RGB"))
-    histogram = difference.histogram()  # 256 levels for each of the three channels
-    return max(index % 256 for index, pixels in enumerate(histogram) if pixels)

@@ -14,10 +14,10 @@ from imagefleet.producer.bulk.verify import VerifyReport
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.bulk_output import watch_run
 from imagefleet.producer.commands.bulk_run import run
+from imagefleet.producer.commands.cancelled import describe_cancelled, is_too_late
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import (
     cell,
-    counted,
     echo,
     echo_fields,
     echo_json,
@@ -28,6 +28,7 @@ from imagefleet.producer.commands.waiting import SECONDS
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import State
+from imagefleet.shared.text import counted
 
 
 @click.group()
@@ -73,8 +74,14 @@ def wait(client: Client, name: str, timeout: float | None, as_json: bool) -> Non
 @click.argument("name", metavar="RUN")
 @json_option("Print one JSON object.")
 def cancel(client: Client, name: str, as_json: bool) -> None:
-    """Stop a run between two batches. Finished images stay, and `bulk run` resumes the run."""
-    echo_fields({"run": name, "state": _cancelled(client, name)}, as_json=as_json)
+    """Stop a run between two batches. Finished images stay, and `bulk run` resumes the run.
+
+    The exit code is 1 if the run had succeeded or failed before.
+    """
+    state = _cancelled(client, name)
+    shown = state if as_json else describe_cancelled(state)
+    echo_fields({"run": name, "state": shown}, as_json=as_json)
+    sys.exit(int(is_too_late(state)))
 
 
 @client_command
@@ -113,8 +120,8 @@ def verify(client: Client, name: str, sample: int, repair: bool, as_json: bool) 
         echo(f"{counted(sent, 'shard')} sent again; `imagefleet bulk wait` shows their progress")
     if report.unplanned_files:
         echo(
-            f"{report.unplanned_files} unplanned files: they are not in the plan, and imagefleet "
-            "does not delete them. Delete them, or `verify` reports them again."
+            f"{counted(report.unplanned_files, 'unplanned file')}: not in the plan, and imagefleet "
+            "deletes no such files. Delete them, or `verify` reports them again."
         )
     sys.exit(1)
 
@@ -140,13 +147,16 @@ def _all_statuses(client: Client) -> Iterator[RunStatus]:
 
 
 def _summary(report: VerifyReport) -> str:
+    problems = counted(len(report.problems), "problem")
     text = (
-        f"{report.present} of {report.planned} images in {report.shards} shards, "
-        f"{report.failed} failed"
+        f"{'as planned' if report.clean else f'not as planned, {problems}'}: {report.present:,} of "
+        f"{counted(report.planned, 'image')} in {counted(report.shards, 'shard')}, "
+        f"{report.failed:,} failed"
     )
-    if report.regenerated:
+    if report.regenerated_rows:
         text += (
-            f"; {report.regenerated} generated again, with a difference of at most "
+            f"; {counted(report.regenerated_rows, 'row')} with "
+            f"{counted(report.regenerated, 'image')} generated again, with a difference of at most "
             f"{report.max_difference} of 255 levels"
         )
     return text

@@ -12,8 +12,9 @@ from imagefleet.producer.bulk.dry_run import DryRun
 from imagefleet.producer.bulk.progress_view import watch
 from imagefleet.producer.bulk.rejected import describe_rejected
 from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.producer.commands.output import counted, echo, echo_json, format_duration
+from imagefleet.producer.commands.output import echo, echo_json, format_duration
 from imagefleet.shared.jobs.model import State
+from imagefleet.shared.text import counted
 
 MAX_LISTED_ROWS: Final = 20
 """Maximum rows that are printed one by one; files in the destination list all of them."""
@@ -51,13 +52,13 @@ def print_dry_run(found: DryRun, *, as_json: bool) -> None:
         echo_json(json.dumps(asdict(found), ensure_ascii=False))
         return
     print_rejected(found.rejected, found.rejected_rows, "")
-    images = f", {found.input_images:,} start from an image" if found.input_images else ""
-    latents = f", {found.input_latents:,} go on with latents" if found.input_latents else ""
+    images = f", {found.input_images:,} with an init image" if found.input_images else ""
+    latents = f", {found.input_latents:,} with latents" if found.input_latents else ""
     echo(
         f"rows    {found.rows:,}{images}{latents}; "
         f"{found.rejected:,} rejected, {found.duplicates:,} duplicate"
     )
-    echo(f"images  {found.images:,} in {found.shards:,} shards")
+    echo(f"images  {found.images:,} in {counted(found.shards, 'shard')}")
     echo(f"time    {_time(found)}")
     echo(f"size    {_size(found)}")
     if found.is_planned:
@@ -68,7 +69,7 @@ def print_dry_run(found: DryRun, *, as_json: bool) -> None:
 def _time(found: DryRun) -> str:
     if found.seconds is None:
         return f"unknown: {found.seconds_unknown}"
-    workers = f"{found.workers} worker{'s' if found.workers > 1 else ''}"
+    workers = counted(found.workers, "worker")
     return f"about {format_duration(found.seconds)} on {workers}, if nothing else waits"
 
 

@@ -18,6 +18,7 @@ from imagefleet.producer.commands.output import echo, echo_json, json_option
 from imagefleet.producer.commands.weighting_option import weighting_option
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.model import ImageFormat
+from imagefleet.shared.text import counted
 
 
 def _choice(kind: type[StrEnum]) -> click.Choice[str]:
@@ -143,11 +144,12 @@ def run(
     )
     plan = bulk_run.plan
     echo(
-        f"run {bulk_run.id}: {plan.samples} images from {plan.rows} rows in {bulk_run.destination}",
+        f"run {bulk_run.id}: {counted(plan.samples, 'image')} from {counted(plan.rows, 'row')} "
+        f"in {bulk_run.destination}",
         err=as_json,
     )
     if plan.duplicates:
-        echo(f"{plan.duplicates} duplicate rows are left out", err=as_json)
+        echo(f"{counted(plan.duplicates, 'duplicate row')} left out", err=as_json)
     listed_in = "; plan/rejected.jsonl lists all of them"
     print_rejected(plan.rejected, bulk_run.rejected(), listed_in)
     if wait:

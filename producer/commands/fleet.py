@@ -18,6 +18,7 @@ from imagefleet.producer.commands.output import cell, echo_json, format_duration
 from imagefleet.producer.outages import OutageTolerance
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
+from imagefleet.shared.text import counted
 
 _REFRESH_S: Final = 2.0
 _COLOURS: Final = {
@@ -64,9 +65,9 @@ def _statuses(client: Client) -> Iterator[FleetStatus]:
 def render(status: FleetStatus) -> RenderableType:
     """Return the view of one status."""
     summary = (
-        f"{status.waiting:,} messages wait, {status.in_flight:,} in flight, {status.delayed:,} "
-        f"delayed, {status.dead_letters:,} dead letters; {status.callbacks:,} callbacks wait, "
-        f"{status.callbacks_given_up:,} given up"
+        f"{counted(status.waiting, 'message')} waiting, {status.in_flight:,} in flight, "
+        f"{status.delayed:,} delayed, {counted(status.dead_letters, 'dead letter')}; "
+        f"{counted(status.callbacks, 'callback')} waiting, {status.callbacks_given_up:,} given up"
     )
     return Group(_workers(status.workers), Text(""), _queues(status.queues), Text(summary, "bold"))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from imagefleet.producer.client import Client
+from imagefleet.producer.commands.cancelled import describe_cancelled, is_too_late
 from imagefleet.producer.commands.client_command import client_command, iso_time
 from imagefleet.producer.commands.each import exit_with, for_each
 from imagefleet.producer.commands.output import echo, echo_fields, echo_json, json_option
@@ -103,15 +104,17 @@ def get(client: Client, job_ids: tuple[str, ...], out: Path, as_json: bool) -> N
 def cancel(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
     """Cancel jobs.
 
-    A queued job is cancelled at once, a running one between two steps.
+    A queued job is cancelled at once, a running one between two steps. The exit code is 1 if any
+    job had succeeded or failed before.
     """
+    states: list[State] = []
 
     def cancel_one(job_id: str) -> Mapping[str, object]:
-        state = client.cancel(job_id)
-        is_running = state is State.RUNNING and not as_json
-        return {"state": "running, stops after the current step" if is_running else state}
+        states.append(state := client.cancel(job_id))
+        return {"state": state if as_json else describe_cancelled(state)}
 
     for_each(job_ids, cancel_one, as_json=as_json)
+    sys.exit(int(any(map(is_too_late, states))))
 
 
 @client_command
@@ -165,5 +168,5 @@ def _format_status(status: JobStatus) -> str:
     elif status.result is not None:
         parts += [image.url for image in status.result.images]
     if status.error is not None:
-        parts.append(json.dumps(status.error.message))
+        parts += [status.error.code, json.dumps(status.error.message)]
     return "  ".join(parts)

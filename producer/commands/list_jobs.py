@@ -21,7 +21,7 @@ from imagefleet.producer.commands.output import (
 from imagefleet.shared.durations import seconds_in
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.text import printable
+from imagefleet.shared.text import counted, printable
 
 _MIN_PROMPT: Final = 20
 """Characters of the prompt that are shown on a narrow terminal too."""
@@ -83,7 +83,7 @@ def jobs(
         else:
             echo(_format_line(status))
     if found > limit:
-        echo(f"{found - limit:,} older jobs are not listed; raise --limit", err=True)
+        echo(f"{counted(found - limit, 'older job')} not listed; raise --limit", err=True)
 
 
 def _format_line(status: JobStatus) -> str:

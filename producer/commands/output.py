@@ -62,11 +62,6 @@ def cell(text: str) -> Text:
     return Text(printable(text, _MAX_CELL))
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, as in "1 row" and "2 rows"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def format_duration(seconds: float) -> str:
     """Return a time that can be read at a glance."""
     for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):

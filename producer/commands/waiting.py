@@ -1,7 +1,9 @@
 """Wait for jobs in a command, and print or save their images as the jobs end."""
 
 import json
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,8 +16,11 @@ from imagefleet.producer.job import Job, Polling, result_or_raise
 from imagefleet.producer.outages import OutageTolerance
 from imagefleet.shared.errors import ImagefleetError, ResultTimeout, StorageDenied
 from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.text import mask_url
 
 SECONDS: Final = click.FloatRange(min=0)
+_MAX_NAMED_JOBS: Final = 5
+"""Maximum jobs whose ids are in the command that waits again. All ids are printed before."""
 FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
 
@@ -38,16 +43,20 @@ def wait_for_jobs(
     """
     exit_code = 0
     outages = OutageTolerance()
-    for job in _as_completed(client, jobs, timeout, outages, as_json=as_json):
-        status, places = None, []
-        try:
-            status = outages.await_answer(job.status)
-            # Redis tells in which store the images lie.
-            places = outages.await_answer(partial(save_images, status, out))
-        except ImagefleetError as error:
-            echo(f"{job.id}  {error}", err=True)
-            exit_code = 1
-        _print_ended(status, places, out, as_json=as_json)
+    waiting = {job.id: job for job in jobs}
+    left = dict(waiting)  # a job stays here until its images are printed, also at Ctrl-C
+    with _say_how_to_look_again(left, as_json=as_json):
+        for job in client.await_jobs(waiting, Polling(waiting, timeout, outages)):
+            status, places = None, []
+            try:
+                status = outages.await_answer(job.status)
+                # Redis tells in which store the images lie.
+                places = outages.await_answer(partial(save_images, status, out))
+            except ImagefleetError as error:
+                echo(f"{job.id}  {error}", err=True)
+                exit_code = 1
+            _print_ended(status, places, out, as_json=as_json)
+            del left[job.id]
     return exit_code
 
 
@@ -84,20 +93,32 @@ def save_images(status: JobStatus, out: Path | None) -> list[str]:
         raise StorageDenied(f"cannot save in {out}: {error.strerror}") from None
 
 
-def _as_completed(
-    client: Client,
-    jobs: list[Job],
-    timeout: float | None,
-    outages: OutageTolerance,
-    *,
-    as_json: bool,
-) -> Iterator[Job]:
-    """Yield jobs as they end. At a timeout, print the ids of the others for a later `wait`."""
-    waiting = {job.id: job for job in jobs}
+@contextmanager
+def _say_how_to_look_again(left: Collection[str], *, as_json: bool) -> Iterator[None]:
+    """At a timeout or Ctrl-C, print the ids in `left`, and the commands that look at them again."""
     try:
-        yield from client.await_jobs(waiting, Polling(waiting, timeout, outages))
-    except ResultTimeout:
-        for job_id in waiting:
+        yield
+    except (ResultTimeout, KeyboardInterrupt) as ended:
+        for job_id in left:
             fields: dict[str, object] = {"done": False} if as_json else {"note": "not done yet"}
             echo_fields({"id": job_id, **fields}, as_json=as_json)
+        if isinstance(ended, ResultTimeout):
+            raise ResultTimeout(f"{ended}: {_next_commands(left)}") from None
+        echo(f"The fleet continues, so you can wait again: {_next_commands(left)}", err=True)
         raise
+
+
+def _next_commands(job_ids: Collection[str]) -> str:
+    """Return which commands look at jobs again, with the options that found them.
+
+    An address of Redis is left out if it has a password.
+    """
+    given = click.get_current_context().params
+    options = [
+        f"{option} {shlex.quote(given[name])} "
+        for option, name in (("--redis-url", "redis_url"), ("--namespace", "namespace"))
+        if given.get(name) and mask_url(given[name]) == given[name]
+    ]
+    shown = " ".join(job_ids if len(job_ids) <= _MAX_NAMED_JOBS else ["ID…"])
+    words = "".join(options) + shown
+    return f"`imagefleet wait {words}`; or look once: `imagefleet status {words}`"

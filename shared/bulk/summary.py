@@ -27,7 +27,7 @@ from imagefleet.shared.bulk.stats import RunStats, ShardStats
 from imagefleet.shared.errors import InvalidRequest, StorageUnavailable
 from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.shared.text import mask_fetched_url
+from imagefleet.shared.text import counted, mask_fetched_url
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def render_card(plan: Plan, stats: RunStats, *, has_sheet: bool = False) -> str:
     inputs = list(_inputs(plan))
     *names, last = ("parameters", "seed", *(name for name, _ in inputs))
     return f"""---
-pretty_name: Images generated from {stats.rows} prompts
+pretty_name: Images generated from {counted(stats.rows, "prompt")}
 task_categories:
 - {"image-to-image" if plan.input_images else "text-to-image"}
 tags:
@@ -142,7 +142,7 @@ configs:
 {_data_files(plan)}
 ---
 
-# Images generated from {stats.rows} prompts
+# Images generated from {counted(stats.rows, "prompt")}
 
 A text-to-image model generated every image from a prompt{"".join(use for _, use in inputs)}.
 No image is a photograph, and nobody has reviewed them.
@@ -179,7 +179,10 @@ def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
         yield "Prompts with an image to start from", plan.input_images
     if plan.input_latents:
         yield "Prompts with latents to go on with", plan.input_latents
-    yield "Shards", f"{stats.shards} of at most {plan.shard_size} images, as {plan.format}"
+    yield (
+        "Shards",
+        f"{stats.shards:,} of at most {counted(plan.shard_size, 'image')}, as {plan.format}",
+    )
     yield "Image format", plan.image_format.value
     yield "Model", stats.model
     yield "Model digest", f"`{stats.model_digest}`"

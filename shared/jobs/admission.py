@@ -8,6 +8,7 @@ from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.split_denoising import SPLIT_FIELDS
+from imagefleet.shared.text import counted
 
 
 def admit(
@@ -38,16 +39,18 @@ def admit(
         raise InvalidRequest(
             "height x width",
             f"{request.height}x{request.width}",
-            f"is not a declared shape of {offer.model}; the shapes are {shapes}",
+            f"the model {offer.model} does not serve this shape; it serves {shapes}",
         )
     if request.scheduler is not None and request.scheduler not in offer.schedulers:
         known = ", ".join(offer.schedulers)
-        limit = f"is not offered by {offer.model}; it offers {known}"
+        limit = f"is not offered by the model {offer.model}; it offers {known}"
         raise InvalidRequest("scheduler", request.scheduler, limit)
     for name, _ in request.loras:
         if name not in offer.loras:
             known = ", ".join(sorted(offer.loras)) or "none"
-            limit = f"is no LoRA that the workers of {offer.model} hold; they hold {known}"
+            limit = (
+                f"is no LoRA that the workers of the model {offer.model} hold; they hold {known}"
+            )
             raise InvalidRequest("loras", name, limit)
     _check_clip_skip(request, offer)
     _check_guidance_rescale(request, offer)
@@ -57,7 +60,7 @@ def admit(
     steps = request.num_inference_steps
     _check_denoised_steps(request, offer, steps or offer.num_inference_steps)
     if steps is not None and steps > offer.max_num_inference_steps:
-        limit = f"must be at most {offer.max_num_inference_steps} with {offer.model}"
+        limit = f"must be at most {offer.max_num_inference_steps} with the model {offer.model}"
         raise InvalidRequest("num_inference_steps", steps, limit)
 
 
@@ -66,21 +69,24 @@ def _check_clip_skip(request: JobRequest, offer: Offer) -> None:
     if layers is None or layers <= most:
         return
     if most:
-        limit = f"must be at most {most} with {offer.model}"
+        limit = f"must be at most {most} with the model {offer.model}"
     else:
-        limit = f"is not a parameter of {offer.model}"
+        limit = f"is not a parameter of the model {offer.model}"
     raise InvalidRequest("clip_skip", layers, limit)
 
 
 def _check_guidance_rescale(request: JobRequest, offer: Offer) -> None:
     if (rescale := request.guidance_rescale) and not offer.rescales_guidance:
-        limit = f"is not a parameter of {offer.model}"
+        limit = f"is not a parameter of the model {offer.model}"
         raise InvalidRequest("guidance_rescale", rescale, limit)
 
 
 def _check_prompt_weighting(request: JobRequest, offer: Offer) -> None:
     if request.prompt_weighting and not offer.prompt_chunks:
-        limit = f"needs workers with --prompt-chunks; those of {offer.model} have none"
+        limit = (
+            "needs workers with IMAGEFLEET_PROMPT_CHUNKS of 1 or more; those of the model "
+            f"{offer.model} have 0"
+        )
         raise InvalidRequest("prompt_weighting", True, limit)
 
 
@@ -89,7 +95,7 @@ def _check_split(request: JobRequest, offer: Offer) -> None:
         return
     for name in SPLIT_FIELDS:
         if (value := getattr(request, name)) is not None:
-            raise InvalidRequest(name, value, f"is not a parameter of {offer.model}")
+            raise InvalidRequest(name, value, f"is not a parameter of the model {offer.model}")
 
 
 def _check_images(request: JobRequest, offer: Offer, *, images_come_later: bool) -> None:
@@ -101,7 +107,7 @@ def _check_images(request: JobRequest, offer: Offer, *, images_come_later: bool)
             continue
         if getattr(request, name) is None and not images_come_later:
             raise InvalidRequest(
-                name, None, f"is missing; every job of {offer.model} needs {needed}"
+                name, None, f"is missing; every job of the model {offer.model} needs {needed}"
             )
     for names, default in (
         (("mask_image", "strength"), offer.strength),
@@ -109,10 +115,11 @@ def _check_images(request: JobRequest, offer: Offer, *, images_come_later: bool)
     ):
         for name in names:
             if default is None and (value := getattr(request, name)) is not None:
-                raise InvalidRequest(name, value, f"is not a parameter of {offer.model}")
+                raise InvalidRequest(name, value, f"is not a parameter of the model {offer.model}")
 
 
 def _check_denoised_steps(request: JobRequest, offer: Offer, steps: int) -> None:
     if request.denoised_steps(steps, offer.default_strengths) < 1:
-        limit = f"leaves none of {steps} steps to denoise; raise it, or raise num_inference_steps"
+        left = f"leaves none of {counted(steps, 'step')} to denoise"
+        limit = f"{left}; raise it, or raise num_inference_steps"
         raise InvalidRequest("strength", request.denoised_share(offer.default_strengths), limit)

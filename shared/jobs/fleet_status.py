@@ -112,7 +112,10 @@ class FleetReader:
         delayed, dead_letters, callbacks, given_up = (size or 0 for size in sizes)
         claims = [size or 0 for size in answers[6:]]
         return FleetStatus(
-            workers=tuple(workers),
+            workers=tuple(
+                worker.model_copy(update={"claims": held})
+                for held, worker in zip(claims, workers, strict=True)
+            ),
             queues=tuple(self._queues(lists)),
             waiting=sum(each.length for each in lists),
             in_flight=sum(claims),

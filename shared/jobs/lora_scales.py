@@ -40,7 +40,17 @@ def _is_pair(value: object) -> bool:
 
 def _parse_word(word: str) -> tuple[str, str]:
     name, colon, scale = word.partition(":")
+    if colon and not _is_scale(scale):
+        limit = f"a number from {-MAX_LORA_SCALE:g} to {MAX_LORA_SCALE:g}, as in 'style:0.8'"
+        raise ValueError(f"the scale {scale.strip()!r} of {name.strip()!r} must be {limit}")
     return name.strip(), scale if colon else "1"
+
+
+def _is_scale(text: str) -> bool:
+    try:
+        return abs(float(text)) <= MAX_LORA_SCALE
+    except ValueError:
+        return False
 
 
 def _check_names(pairs: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:

@@ -80,8 +80,8 @@ class MessageOrigin:
         accepted = self._unpack(tolerant=False)
         if accepted is not None:
             return [accepted]
-        by_others = self._unpack(tolerant=True)
-        return [each for each in (by_others, readable_request(self.arguments)) if each is not None]
+        by_others, left = self._unpack(tolerant=True), readable_request(self.arguments)
+        return [left] if by_others is None else [by_others, left]
 
     def _unpack(self, *, tolerant: bool) -> JobRequest | None:
         with suppress(Exception):  # anybody can write anything to a queue

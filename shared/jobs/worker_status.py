@@ -40,7 +40,7 @@ class WorkerStatus(Model):
     capacity: int = 0
     """Images in a full batch."""
     claims: int = 0
-    """Messages that it has claimed and not acknowledged."""
+    """Messages that it has claimed and not acknowledged. `FleetReader` counts them anew."""
     shards: int = 0
     """Those of them that are shards of datasets."""
     images: int = 0

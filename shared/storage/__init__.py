@@ -8,7 +8,7 @@ memory://                            the memory of this process
 
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.extras import how_to_install
@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 _FORMS: Final = "file:///folder, file://./folder, s3://bucket/prefix or gs://bucket/prefix"
+_FOLDERS: Final = ("/", "./", "../")
+"""How the path of a folder begins, which is no address."""
 _S3_OPTIONS: Final = frozenset({"endpoint_url", "region"})
 
 
@@ -46,7 +48,9 @@ def open_store(url: str, setting: str = "IMAGEFLEET_STORAGE_URL") -> ObjectStore
         return _open_gcs(url, setting)
     if url == "memory://":
         return MemoryStore()
-    raise ConfigurationError(f"{setting}={mask_url(url)!r}: must be {_FORMS}")
+    shown = mask_url(url)
+    advice = f"; write file://{quote(shown)} for this folder" if url.startswith(_FOLDERS) else ""
+    raise ConfigurationError(f"{setting}={shown!r}: must be {_FORMS}{advice}")
 
 
 def announced_url(url: str, store: ObjectStore) -> str | None:

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -30,7 +29,7 @@ from tests.chaos.audit import AuditReport, audit_keys, audit_records
 from tests.chaos.audit_images import audit_images
 from tests.chaos.network import SERVER, Network
 from tests.chaos.options import finish_run, seed_option
-from tests.chaos.planned_jobs import SIZES, PlannedJob, draw_jobs
+from tests.chaos.planned_jobs import SIZES, draw_jobs, without_callback
 from tests.chaos.processes import ROOT, Producers, environ
 from tests.chaos.record_watcher import RecordWatcher
 from tests.chaos.suite import NAMESPACE, is_idle, report_exit_codes
@@ -179,7 +178,7 @@ def run(seed: int, jobs: int, seconds: float, folder: Path) -> AuditReport:
         }
         busy_s = 2 * seconds + _BEFORE_CUT_S + 2 * _BETWEEN_CUTS_S
         planned = [
-            _without_callback(job)
+            without_callback(job)
             for job in draw_jobs(seed, jobs=jobs, seconds=busy_s, killers=0, callback_url="")
         ]
         began = time.time()
@@ -237,11 +236,6 @@ def audit_hosts(
 def _worker_pid(status: JobStatus) -> int | None:
     """Return the process id of the worker that finished a job. Its name is `host:pid:random`."""
     return int(status.result.worker.split(":")[1]) if status.result is not None else None
-
-
-def _without_callback(job: PlannedJob) -> PlannedJob:
-    parameters = {key: value for key, value in job.parameters.items() if key != "callback_url"}
-    return replace(job, parameters=parameters)
 
 
 def _wrong_clock(folder: Path) -> dict[str, str]:

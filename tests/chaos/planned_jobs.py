@@ -7,7 +7,7 @@ This module uses neither Redis nor workers.
 import json
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -89,6 +89,12 @@ def draw_jobs(
         for number in range(jobs)
     ]
     return sorted(planned, key=lambda job: job.due_s)
+
+
+def without_callback(job: PlannedJob) -> PlannedJob:
+    """Return `job` as one that reports nothing, for runs without a receiver."""
+    parameters = {key: value for key, value in job.parameters.items() if key != "callback_url"}
+    return replace(job, parameters=parameters)
 
 
 def _draw_job(

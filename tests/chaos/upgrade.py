@@ -34,7 +34,7 @@ from imagefleet.shared.storage.job_keys import metadata_key
 from tests.chaos.audit import AuditReport, audit_records
 from tests.chaos.audit_images import expected_images
 from tests.chaos.options import finish_run, seed_option
-from tests.chaos.planned_jobs import SIZES, PlannedJob, Scenario, draw_jobs
+from tests.chaos.planned_jobs import SIZES, PlannedJob, Scenario, draw_jobs, without_callback
 from tests.chaos.processes import ROOT
 from tests.chaos.record_watcher import RecordWatcher
 from tests.chaos.suite import NAMESPACE, is_idle
@@ -263,12 +263,9 @@ def _draw(seed: int, jobs: int, seconds: float, prefix: str) -> list[PlannedJob]
         replace(
             job,
             scenario=Scenario.SUCCEEDS,
-            parameters={
-                **{key: value for key, value in job.parameters.items() if key != "callback_url"},
-                "prompt": f"image of {job.id}",
-            },
+            parameters={**job.parameters, "prompt": f"image of {job.id}"},
         )
-        for job in drawn
+        for job in map(without_callback, drawn)
     ]
 
 
@@ -285,11 +282,13 @@ def audit_images(
     release paints others.
     """
     wrong: list[str] = []
+    count = 0
     keys = set(store.list("jobs/"))
     for job in planned:
         status = statuses.get(job.id)
         images = status.result.images if status is not None and status.result is not None else ()
         expected = list(expected_images(job))
+        count += len(expected)
         if [image.index for image in images] != [each.index for each in expected]:
             wrong.append(f"{job.id}: {len(images)} images")
             continue
@@ -301,7 +300,7 @@ def audit_images(
             if not is_right or (is_ours and not _same_pixels(data, each.data)):
                 wrong.append(each.key)
             keys -= {each.key, metadata_key(job.id, each.index)}
-    report.note("images", "of all jobs", sum(len(list(expected_images(job))) for job in planned))
+    report.note("images", "of all jobs", count)
     report.expect_none("images", "missing, or others than the record's or job's", wrong)
     report.expect_none("images", "objects of no job", keys)
 

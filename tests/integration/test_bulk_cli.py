@@ -139,10 +139,15 @@ def test_a_file_of_prompts_becomes_a_verified_dataset(
     assert "rejected 1 row;" in completed.stderr
     assert "row 31: prompt='xxx" in completed.stderr
     until(lambda: not (data / "parts").exists())
-    checked = bulk("verify", data, "--sample", 2)
+    checked = bulk("verify", data, "--sample", 1)
     assert checked.returncode == 0, checked.stdout
-    assert "30 of 30 images in 3 shards, 0 failed; 2 generated again" in checked.stdout
-    assert "a difference of at most 0 of 255 levels" in checked.stdout
+    assert checked.stdout.splitlines()[0] == (
+        "as planned: 30 of 30 images in 3 shards, 0 failed; 1 row with 1 image generated again, "
+        "with a difference of at most 0 of 255 levels"
+    )
+    cancelled = bulk("cancel", data)
+    assert cancelled.returncode == 1
+    assert cancelled.stdout == f"{data}  succeeded already, so nothing was cancelled\n"
     assert json.loads((data / "stats.json").read_text())["samples"] == 30
     assert (data / "README.md").read_text().startswith("---\npretty_name:")
 
@@ -412,12 +417,32 @@ def test_unplanned_files_are_reported_and_not_deleted(
     completed = bulk("verify", folder, "--repair")
     assert (
         completed.returncode,
-        "2 unplanned files: they are not in the plan" in completed.stdout,
+        "2 unplanned files: not in the plan" in completed.stdout,
     ) == (1, True)
     assert "0 shards sent again" in completed.stdout
     (folder / "00077.tar").unlink()
     (folder / "00001.bak.tar").unlink()
     assert bulk("verify", folder).returncode == 0
+
+
+def test_a_sample_is_of_different_rows_and_says_how_many_images_they_have(
+    bulk: Bulk, finished_run: BulkRun
+) -> None:
+    report = finished_run.verify(sample=100)
+    assert (report.clean, report.regenerated_rows, report.regenerated) == (True, 30, 60)
+    checked = bulk("verify", finished_run.id, "--sample", 2)
+    assert "; 2 rows with 4 images generated again, " in checked.stdout
+
+
+def test_the_first_line_about_a_damaged_dataset_says_that_it_is_not_as_planned(
+    bulk: Bulk, copied: tuple[BulkRun, Path]
+) -> None:
+    _, folder = copied
+    _flip(folder)
+    checked = bulk("verify", folder)
+    head, *_ = checked.stdout.splitlines()
+    sentence = "not as planned, 2 problems: 60 of 60 images in 6 shards, 0 failed"
+    assert (checked.returncode, head) == (1, sentence)
 
 
 def test_verify_counts_only_existing_images_as_present(fleet: Client, tmp_path: Path) -> None:

@@ -138,8 +138,8 @@ def test_a_dry_run_counts_and_writes_and_queues_nothing(
     assert told.returncode == 0, told.stderr
     assert b"row 3: prompt='': must not be empty" in told.stderr
     assert told.stdout.decode().splitlines()[:4] == [
-        "rows    2, 1 start from an image; 1 rejected, 1 duplicate",
-        "images  6 in 1 shards",
+        "rows    2, 1 with an init image; 1 rejected, 1 duplicate",
+        "images  6 in 1 shard",
         "time    unknown: no worker",
         "size    unknown: no worker has announced the size of the images",
     ]
@@ -226,7 +226,7 @@ def test_options_of_latents_hold_for_all_rows_and_none_leaves_latents(
     (tmp_path / "rows.csv").write_text("prompt,latents\na,\nb,https://example.org/b\n")
     options = ("--latents", "./a.safetensors", "--denoising-start", 0.8)
     told = bulk_run("rows.csv", "data", *options, "--dry-run").stdout.splitlines()
-    assert told[0] == b"rows    2, 2 go on with latents; 0 rejected, 0 duplicate"
+    assert told[0] == b"rows    2, 2 with latents; 0 rejected, 0 duplicate"
     done = bulk_run("rows.csv", "data", *options)
     assert done.returncode == 0, done.stderr
     run = producer.find_bulk(str(tmp_path / "data"))
@@ -357,7 +357,10 @@ def test_without_the_library_a_dataset_of_the_hub_is_refused_in_one_sentence(
         "hf://datasets/a/b", "data", environment={"PYTHONPATH": str(tmp_path / "lib")}
     )
     [line] = refused.stderr.decode().splitlines()
-    assert line.startswith("imagefleet: hf:// needs datasets; install imagefleet with its extra")
+    assert line == (
+        "imagefleet: hf:// needs datasets; install imagefleet with its extras: "
+        'pip install "imagefleet-….whl[dataset,hub]" (README.md)'
+    )
 
 
 @pytest.mark.parametrize("url", ["hf://a/b", "hf://datasets/", "hf://datasets/a/b c", "s3://"])

@@ -14,6 +14,7 @@ import pytest
 
 from imagefleet import Client
 from imagefleet.producer.cli import main
+from imagefleet.shared.jobs.model import JobError
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import leases_key
 from imagefleet.shared.jobs.result import JobResult
@@ -52,6 +53,29 @@ def test_submitted_jobs_can_be_shown_and_cancelled(run: Run) -> None:
     assert run("cancel", "cat-1").stdout == "cat-1  cancelled\n"
     waited = run("wait", "cat-1")
     assert (waited.returncode, waited.stderr) == (1, "cat-1  job cat-1 was cancelled\n")
+
+
+@pytest.mark.parametrize("end", ["succeed", "fail"])
+def test_a_job_that_has_ended_is_not_cancelled(
+    run: Run, redis_server: LocalRedisServer, namespace: str, end: str
+) -> None:
+    client = Client(redis_server.url, namespace=namespace)
+    records = JobRecords(connect(redis_server.url), namespace, 3600)
+    client.submit("a", id="ended")
+    start_attempt(records, "ended", "x")
+    if end == "succeed":
+        result = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
+        records.succeed("ended", "x", result, None)
+    else:
+        records.fail("ended", "x", JobError(code="invalid_input", message="no image"), None)
+    client.submit("a", id="queued")
+    done = run("cancel", "ended", "queued")
+    state = client.get("ended").status().state
+    assert done.stdout == f"ended  {state} already, so nothing was cancelled\nqueued  cancelled\n"
+    assert done.returncode == 1
+    assert run("cancel", "queued").returncode == 0
+    done = run("cancel", "ended", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (1, {"id": "ended", "state": state})
 
 
 def test_submit_passes_the_options_for_images_and_latents_to_the_job(run: Run) -> None:
@@ -102,6 +126,11 @@ def test_every_answer_can_be_json(run: Run) -> None:
         ("--image", "./no.png", "image='no.png': No such file"),
         ("--image", "./" + 300 * "x", "File name too long"),
         ("--image", "~no-such-user/a.png", "image='~no-such-user/a.png': No such file"),
+        (
+            "--lora",
+            "style:much",
+            "'--lora': style:much: the scale 'much' of 'style' must be a number",
+        ),
         ("--metadata", "{", "is not JSON"),
         ("--metadata", "[]", "must be a JSON object"),
         ("--out", "x", "--out needs --wait"),
@@ -272,6 +301,15 @@ def test_a_limit_that_is_not_a_whole_number_is_a_usage_error(run: Run, limit: st
     assert f"{limit!r} is neither a whole number of jobs nor none" in done.stderr
 
 
+def test_the_status_of_a_failed_job_has_the_code_of_its_error(
+    run: Run, redis_server: LocalRedisServer, namespace: str
+) -> None:
+    Client(redis_server.url, namespace=namespace).submit("a", id="a")
+    error = JobError(code="invalid_input", message="no image")
+    JobRecords(connect(redis_server.url), namespace, 3600).fail("a", "", error, None)
+    assert run("status", "a").stdout == 'a  failed  invalid_input  "no image"\n'
+
+
 @pytest.mark.parametrize("wait", [(), ("--wait",)])
 def test_ids_of_accepted_jobs_are_printed_when_later_jobs_are_refused(
     run: Run, redis_server: LocalRedisServer, namespace: str, wait: tuple[str, ...]
@@ -296,12 +334,13 @@ def test_wait_exits_with_0_for_a_job_that_succeeded(
     assert run("wait", job.id).returncode == 0
 
 
-def test_the_id_is_printed_before_ctrl_c_ends_the_wait(
+def test_ctrl_c_prints_the_id_and_how_to_wait_again(
     redis_server: LocalRedisServer, namespace: str
 ) -> None:
     environment = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
     waiting = subprocess.Popen(
         [sys.executable, "-m", "imagefleet.producer", "submit", "a", "--wait"],
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -312,7 +351,10 @@ def test_the_id_is_printed_before_ctrl_c_ends_the_wait(
         job_id, _, note = waiting.stderr.readline().strip().partition("  ")
         assert "no worker is alive" in waiting.stderr.readline()
         waiting.send_signal(signal.SIGINT)
-        assert (waiting.wait(300), note) == (130, "accepted")
+        printed, said = waiting.communicate(timeout=300)
+        assert (waiting.returncode, note) == (130, "accepted")
+    assert printed == f"{job_id}  not done yet\n"
+    assert f"you can wait again: `imagefleet wait {job_id}`" in said
     assert Client(redis_server.url, namespace=namespace).get(job_id).status().request.prompt == "a"
 
 
@@ -330,10 +372,28 @@ def test_wait_warns_about_missing_workers_only_if_a_job_needs_one(
     assert warning not in run("wait", "waits", "--timeout", "0").stderr
 
 
-def test_a_timeout_prints_the_unfinished_jobs(run: Run) -> None:
+def test_a_timeout_prints_the_unfinished_jobs(
+    run: Run, redis_server: LocalRedisServer, namespace: str
+) -> None:
     done = run("submit", "a", "--id", "slow", "--wait", "--timeout", "0.1")
     assert (done.returncode, done.stdout) == (1, "slow  not done yet\n")
-    assert "wait again" in done.stderr
+    again = f"--redis-url {redis_server.url} --namespace {namespace} slow"
+    sentence = (
+        "imagefleet: 1 job is not done after 0.1 s; the fleet continues, so you can wait again"
+    )
+    assert done.stderr.splitlines()[-1] == (
+        f"{sentence}: `imagefleet wait {again}`; or look once: `imagefleet status {again}`"
+    )
+
+
+def test_a_timeout_of_many_jobs_names_no_password_and_no_endless_list(
+    run: Run, redis_server: LocalRedisServer, namespace: str
+) -> None:
+    address = f"{redis_server.url}?username=default&password=any"  # which this server accepts
+    lines = "".join(f"{number}\n" for number in range(6))
+    done = run(*("submit", "-", "--wait", "--timeout", "0.1", "--redis-url", address), stdin=lines)
+    assert len(done.stdout.splitlines()) == 6
+    assert done.stderr.splitlines()[-1].endswith(f"`imagefleet status --namespace {namespace} ID…`")
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ def test_submit_refuses_what_no_worker_offers(
     producer = Client(redis_server.url, namespace=namespace)
     for wrong, limit in (
         ({"model": "other"}, "no worker has offered this model; offered are tiny"),
-        ({"height": 512, "width": 512}, "the shapes are 64x64, 64x128"),
+        ({"height": 512, "width": 512}, "it serves 64x64, 64x128"),
         ({"scheduler": "magic"}, "it offers ddim"),
         ({"num_inference_steps": 51}, "at most 50"),
     ):

@@ -73,7 +73,7 @@ def test_a_worker_compiles_nothing_that_was_compiled_ahead(
     preview.write_bytes(preview.read_bytes()[:-1])
     second = start(**settings, IMAGEFLEET_CACHE_DIR=str(tmp_path / "second"))
     second.await_log("ready after", timeout_s=300)
-    assert "1 programs compiled, 5 loaded" in second.output()
+    assert "1 program compiled, 5 loaded" in second.output()
     assert second.output().count("damaged or not signed with our secret") == 1
     # The worker names what its executables are for in the words of the command.
     device = next(line for line in printed if line.startswith("device="))

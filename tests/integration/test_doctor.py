@@ -58,6 +58,7 @@ def test_a_healthy_host_passes(environment: dict[str, str], tmp_path: Path) -> N
         "callbacks": "ok",
     }
     assert "append-only file, appendfsync" in result.stdout
+    assert "signed with 1 secret\n" in result.stdout
     assert list((tmp_path / "store").glob("check-*")) == []
 
 
@@ -69,6 +70,7 @@ def test_a_healthy_host_passes(environment: dict[str, str], tmp_path: Path) -> N
         ("MODEL", "/no/such/folder", "model", "is not a folder"),
         ("METRICS_HOST", "192.0.2.1", "metrics", "cannot listen on 192.0.2.1"),
         ("LEASE_S", "soon", "settings", "IMAGEFLEET_LEASE_S"),
+        ("MODEL", "fake:speed=9", "model", "IMAGEFLEET_MODEL='fake:speed=9': "),
     ],
 )
 def test_each_fault_is_named(
@@ -101,6 +103,40 @@ def test_a_misspelt_variable_is_a_warning(environment: dict[str, str]) -> None:
     result = _doctor({**environment, "IMAGEFLEET_STORAGE_ULR": "x"})
     assert result.returncode == 0
     assert "did you mean IMAGEFLEET_STORAGE_URL?" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "check", "sentence"),
+    [
+        (["--shapes", "65x64"], "model", "--shapes: 65x64: height and width must be multiples of"),
+        (["--scheduler", "ddpm"], "model", "--scheduler='ddpm' cannot run this model; choose ddim"),
+        (["--textual-inversion", "a=/no"], "model", "textual inversion a: /no is not a file"),
+        (["--devices", "2", "--job-lora", "a=/no"], "devices", "lora a: /no is not a file"),
+        (["--mesh", "data=1,model=3"], "devices", "the host has 2 cpu devices"),
+        (
+            ["--devices", "2", "--shapes", "65536x65536"],
+            "devices",
+            "; try a smaller IMAGEFLEET_PER",
+        ),
+        (["--cache-dir", "/dev/null/a"], "devices", "--cache-dir=/dev/null/a cannot be created"),
+        (["--programs-url", "memory://"], "storage", "needs IMAGEFLEET_PROGRAMS_SECRET"),
+    ],
+)
+def test_what_a_start_would_refuse_is_found_without_a_weight(
+    environment: dict[str, str], flags: list[str], check: str, sentence: str
+) -> None:
+    virtual = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    result = _doctor({**environment, "IMAGEFLEET_MODEL": "shapes", **virtual}, *flags)
+    assert result.returncode == ExitCode.CONFIG, result.stdout
+    assert re.search(rf"^FAIL  {check} .*{re.escape(sentence)}", result.stdout, re.M), result.stdout
+    assert result.stdout.count("FAIL") == 1
+
+
+def test_a_model_that_fits_the_devices_passes(environment: dict[str, str]) -> None:
+    result = _doctor({**environment, "IMAGEFLEET_MODEL": "shapes"})
+    assert result.returncode == 0, result.stdout
+    assert "the model shapes: shapes 64x64, scheduler ddim, " in result.stdout
+    assert "the model shapes fits: it needs about 0.02 GiB a device" in result.stdout
 
 
 class _Metadata(BaseHTTPRequestHandler):

@@ -161,7 +161,8 @@ def test_the_examples_of_a_document_run_in_order(
 ) -> None:
     printed = "".join(_run(block, environment, tmp_path) for block in _programs()[document])
     if document == "docs/datasets.md":
-        assert "8 of 8 images in 1 shards, 0 failed; 8 generated again" in printed
+        report = "8 of 8 images in 1 shard, 0 failed; 2 rows with 8 images generated again"
+        assert report in printed
     if document == "README.md":
         assert "circle-1  images/circle-1-0.png\n" in printed
         assert "circle-1  deleted\n" in printed

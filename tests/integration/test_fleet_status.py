@@ -17,6 +17,7 @@ from imagefleet.producer.cli import main
 from imagefleet.producer.commands import workers
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.redis_keys import (
+    claims_key,
     dead_letter_totals_key,
     job_ends_key,
     job_key,
@@ -63,6 +64,24 @@ def test_a_worker_reports_what_it_did(start: StartWorker, producer: Client) -> N
     assert 0 < status.batch_fill <= 1
     assert status.step_s is not None
     assert status.step_s >= 0.02
+
+
+def test_the_claims_of_a_worker_are_those_in_flight_and_not_those_of_its_heartbeat(
+    producer: Client,
+    client: redis.Redis,
+    namespace: str,
+    settings: dict[str, str],
+    make_claims: MakeClaims,
+) -> None:
+    claims = make_claims("busy")
+    status = WorkerStatus(worker=claims.worker, state=WorkerState.READY, claims=2)
+    client.hset(workers_key(namespace), claims.worker, status.dump())
+    client.hset(claims_key(namespace, claims.worker), "tag", "message")
+    read = producer.fleet.read()
+    assert ([each.claims for each in read.workers], read.in_flight) == ([1], 1)
+    shown = CliRunner(env=settings).invoke(main, ["fleet"]).output
+    assert re.search(r"^busy +ready +1 ", shown, re.MULTILINE), shown
+    assert "1 in flight" in shown
 
 
 def test_a_drained_worker_ends_with_success_and_is_not_listed(

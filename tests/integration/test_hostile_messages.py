@@ -183,6 +183,52 @@ def test_a_plain_celery_sender_that_gives_positional_arguments_gets_a_failed_rec
     assert [letter.job_id for letter in producer.dead_letters.read()] == [sent.id]
 
 
+@pytest.mark.parametrize(
+    ("task", "task_id", "sentence"),
+    [("another.task", None, "takes only the task"), (TASK_NAME, "a/b", "must be 1 to 128 letters")],
+)
+def test_who_waits_for_a_task_that_can_be_no_job_is_told(
+    worker: Worker,
+    producer: Client,
+    client: redis.Redis,
+    redis_server: LocalRedisServer,
+    namespace: str,
+    task: str,
+    task_id: str | None,
+    sentence: str,
+) -> None:
+    url, queue = celery_url(redis_server.url), f"{namespace}.default.native"
+    with Celery(broker=url, backend=url, set_as_current=False) as app:
+        sent = app.send_task(task, task_id=task_id, queue=queue, priority=3)
+        with pytest.raises(Exception, match=sentence):
+            sent.get(timeout=300)
+    assert 0 < client.ttl(f"celery-task-meta-{sent.id}") <= 86_400
+    assert not client.exists(f"{namespace}:job:{sent.id}")
+    assert len(producer.dead_letters.read()) == 1
+
+
+def test_a_task_of_another_name_changes_no_result_of_its_id(
+    start: StartWorker,
+    producer: Client,
+    client: redis.Redis,
+    redis_server: LocalRedisServer,
+    namespace: str,
+) -> None:
+    """Neither of a job, nor of a task that another program runs."""
+    url, queue = celery_url(redis_server.url), f"{namespace}.default.native"
+    job = producer.submit("a job", model="nobodys")  # before there is an offer
+    client.set("celery-task-meta-elsewhere", '{"status": "STARTED"}')
+    with Celery(broker=url, set_as_current=False) as app:
+        for task_id in (job.id, "elsewhere"):
+            app.send_task("another.task", task_id=task_id, queue=queue, priority=3)
+        app.send_task("another.task", task_id="unwanted", queue=queue, ignore_result=True)
+    worker = start()
+    until(lambda: len(producer.dead_letters.read()) == 3)
+    _check_worker_goes_on(worker, producer, client, namespace)
+    assert client.get("celery-task-meta-elsewhere") == '{"status": "STARTED"}'
+    assert not client.exists(f"celery-task-meta-{job.id}", "celery-task-meta-unwanted")
+
+
 def test_a_refused_job_of_plain_celery_leaves_a_failed_record_with_what_is_readable(
     worker: Worker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:

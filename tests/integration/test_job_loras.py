@@ -24,7 +24,9 @@ def test_a_worker_without_the_lora_leaves_the_job_to_one_that_holds_it(
 ) -> None:
     start()
     _wait_for_offer(producer)
-    with pytest.raises(InvalidRequest, match=r"loras='style': .* workers of fake hold; they hold"):
+    with pytest.raises(
+        InvalidRequest, match=r"loras='style': .* workers of the model fake hold; they hold"
+    ):
         producer.submit("a", loras=[("style", 0.8)])
     start(**_HELD)
     _wait_for_offer(producer, "detail", "style")

@@ -6,11 +6,13 @@ from importlib import metadata
 
 import pytest
 from celery import Celery
+from click.testing import CliRunner
 
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.cli import _node_name
+from imagefleet.worker.cli import _node_name, main
 from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.settings import WorkerSettings
 from tests.support.processes import StartWorker, until
 
 WITHOUT = """
@@ -42,6 +44,15 @@ def test_the_worker_prints_its_version() -> None:
     command = [sys.executable, "-m", "imagefleet.worker", "--version"]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.stdout == f"imagefleet-worker, version {metadata.version('imagefleet')}\n"
+
+
+def test_the_help_shows_the_commands_and_the_options_of_the_default_one() -> None:
+    shown = CliRunner().invoke(main, ["--help"]).output
+    commands, options = shown.split("Options of run, the default command:\n")
+    for name in main.commands:
+        assert f"\n  {name} " in commands
+    for name in (*WorkerSettings.model_fields, "loglevel"):
+        assert f"\n  --{name.replace('_', '-')} " in f"\n{options}"
 
 
 @pytest.mark.parametrize("given", [["-n", "w"], ["-nw"], ["--hostname", "w"], ["--hostname=w"]])

@@ -135,6 +135,10 @@ def test_sigterm_requeues_claimed_jobs_that_are_not_on_the_devices(
     states = [job.status().state for job in jobs]
     assert set(states) == {State.SUCCEEDED, State.QUEUED}
     assert client.llen(list_key(f"{namespace}.default.native", 3)) == states.count(State.QUEUED)
+    job = "1 job with 4 images"
+    assert f"drained: {job} ended; {job} requeued; callbacks that wait in the fleet: 0\n" in (
+        first.output()
+    )
     start()
     assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
 

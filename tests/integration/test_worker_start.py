@@ -126,6 +126,9 @@ def _check_sentence(worker: Worker, sentence: str) -> None:
         {"storage_url": "ftp://example.org"},
         {"programs_url": "ftp://example.org"},
         {"preemption_url": "https://example.org"},
+        {"model": "shapes", "shapes": "65x64"},
+        {"model": "shapes", "scheduler": "ddpm"},
+        {"model": "fake:speed=9"},
     ],
 )
 def test_settings_that_need_no_connection_are_refused_before_celery_starts(
@@ -142,6 +145,18 @@ def test_a_worker_that_is_stopped_while_it_starts_ends_at_once_with_success(
 ) -> None:
     with HangingServer("127.0.0.1") as server:
         worker = start(redis_url=f"redis://127.0.0.1:{server.port}/0")
+        until(server.connections)
+        assert worker.terminate() == 0
+    assert "stopped before it was ready; nothing was claimed" in worker.output()
+
+
+def test_a_worker_that_is_stopped_while_it_reads_its_model_ends_with_success(
+    start: StartWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    with HangingServer("127.0.0.1") as server:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.port}")
+        worker = start(model="someone/something")
         until(server.connections)
         assert worker.terminate() == 0
     assert "stopped before it was ready; nothing was claimed" in worker.output()

@@ -47,14 +47,18 @@ def test_a_wrong_value_is_refused_with_field_value_and_limit(clip_skip: Any, lim
 
 def test_more_layers_than_the_model_has_are_refused_with_its_limit() -> None:
     admit(_request(12), OFFERS)
-    with pytest.raises(InvalidRequest, match=r"^clip_skip=13: must be at most 12 with fake$"):
+    with pytest.raises(
+        InvalidRequest, match=r"^clip_skip=13: must be at most 12 with the model fake$"
+    ):
         admit(_request(13), OFFERS)
 
 
 def test_an_offer_of_an_older_worker_takes_no_clip_skip() -> None:
     older = Offer.model_validate_json(OFFER.model_dump_json(exclude={"max_clip_skip"}))
     admit(_request(None), {DEFAULT_MODEL: older})
-    with pytest.raises(InvalidRequest, match=r"^clip_skip=1: is not a parameter of fake$"):
+    with pytest.raises(
+        InvalidRequest, match=r"^clip_skip=1: is not a parameter of the model fake$"
+    ):
         admit(_request(1), {DEFAULT_MODEL: older})
 
 
@@ -111,7 +115,7 @@ def test_a_row_that_skips_too_many_layers_is_rejected() -> None:
     assert (plan.rows, plan.rejected) == (1, 1)
     [rejected] = read_rejected(store)
     assert rejected["field"] == "clip_skip"
-    assert "must be at most 12 with fake" in str(rejected["reason"])
+    assert "must be at most 12 with the model fake" in str(rejected["reason"])
 
 
 def test_only_a_plan_that_skips_layers_has_messages_that_older_releases_refuse() -> None:

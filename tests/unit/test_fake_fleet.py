@@ -129,9 +129,9 @@ def test_closing_ends_jobs_that_hang_or_take_long(prompt: str) -> None:
     ("parameters", "sentence"),
     [
         ({"model": "other"}, "no worker has offered this model; offered are mine"),
-        ({"height": 64, "width": 64}, "the shapes are 512x768"),
-        ({"scheduler": "ddim"}, "is not offered by mine; it offers euler"),
-        ({"num_inference_steps": 30}, "must be at most 20 with mine"),
+        ({"height": 64, "width": 64}, "it serves 512x768"),
+        ({"scheduler": "ddim"}, "is not offered by the model mine; it offers euler"),
+        ({"num_inference_steps": 30}, "must be at most 20 with the model mine"),
     ],
 )
 def test_what_the_fleet_does_not_offer_is_refused(

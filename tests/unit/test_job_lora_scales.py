@@ -56,7 +56,10 @@ def test_pairs_and_texts_in_any_order_are_the_same_job(loras: Any) -> None:
         (3, "loras=3: must be pairs"),
         ([("style", 10.5)], "must be less than or equal to 10"),
         ([("style", float("nan"))], "must be"),
-        ("style:much", "must be a valid number"),
+        ("style:much", "the scale 'much' of 'style' must be a number from -10 to 10"),
+        ("detail,style:10.5", "the scale '10.5' of 'style' must be a number from -10 to 10"),
+        ("style:nan", "the scale 'nan' of 'style' must be a number from -10 to 10"),
+        ("style:", "the scale '' of 'style' must be a number from -10 to 10"),
         ([("a b", 1)], "must be 1 to 128 letters"),
         ([("style", 1), ("style", 0.5)], "names 'style' twice; give each LoRA one scale"),
         ([(f"l{number}", 1) for number in range(17)], "must be at most 16"),
@@ -93,7 +96,9 @@ def test_a_job_with_lora_is_sent_as_a_version_that_older_workers_do_not_read() -
 def test_an_unknown_name_is_refused_with_what_the_workers_hold() -> None:
     admit(_request("style:0.8"), _offers("style"))
     for held, known in ((["detail", "other"], "detail, other"), ([], "none")):
-        sentence = f"loras='style': is no LoRA that the workers of fake hold; they hold {known}$"
+        sentence = (
+            f"loras='style': is no LoRA that the workers of the model fake hold; they hold {known}$"
+        )
         with pytest.raises(InvalidRequest, match=sentence):
             admit(_request("style:0.8"), _offers(*held))
 

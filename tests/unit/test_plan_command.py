@@ -55,7 +55,7 @@ def test_a_folder_without_weights_is_planned_as_a_table_and_as_json(tmp_path: Pa
         (("--topology", "v9-8"), "topology='v9-8' is unknown; choose v2-8"),
         (("--topology", "v2-8", "--dtype", "float16"), "dtype='float16'"),
         (("--topology", "v2-8", "--shapes", "8x"), "'8x' is not an image size"),
-        (("--topology", "v2-8", "--shapes", "63x64"), "shape 63x64: height and width must be"),
+        (("--topology", "v2-8", "--shapes", "63x64"), "--shapes: 63x64: height and width must be"),
         (("--topology", "v2-8", "--model", "/nowhere"), "/nowhere is not a folder"),
     ],
 )

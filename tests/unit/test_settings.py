@@ -192,7 +192,17 @@ def test_the_error_of_a_flag_names_the_flag_in_plain_words(
     with pytest.raises(ConfigurationError) as refused:
         WorkerSettings.load(**given)
     assert name_flag(str(refused.value), given).startswith(sentence)
-    assert name_flag(str(refused.value), {name: None}) == str(refused.value)
+    assert name_flag(str(refused.value), {name: None}).startswith(f"IMAGEFLEET_{name.upper()}")
+
+
+def test_an_error_names_every_setting_in_one_way() -> None:
+    """By its flag, if it was given so; else by its variable."""
+    sentence = "IMAGEFLEET_DEVICES=9: the host has 8; unset IMAGEFLEET_MESH, not IMAGEFLEET_XYZZY"
+    assert name_flag(sentence, {}) == sentence
+    assert name_flag(sentence, {"mesh": "data=9", "devices": None}) == (
+        "IMAGEFLEET_DEVICES=9: the host has 8; unset --mesh, not IMAGEFLEET_XYZZY"
+    )
+    assert name_flag("model 'a': is not a folder", {"model": "a"}).startswith("model 'a'")
 
 
 def test_lora_files_are_separated_by_commas() -> None:

@@ -147,14 +147,16 @@ def test_an_offer_of_an_older_worker_takes_no_such_job(
     request = _request(**parameters)
     admit(request, {DEFAULT_MODEL: OFFER})
     older = Offer.model_validate_json(OFFER.model_dump_json(exclude={"splits_denoising"}))
-    with pytest.raises(InvalidRequest, match=rf"^{field}: is not a parameter of fake$"):
+    with pytest.raises(InvalidRequest, match=rf"^{field}: is not a parameter of the model fake$"):
         admit(request, {DEFAULT_MODEL: older})
 
 
 def test_latents_are_enough_for_a_model_that_needs_an_image() -> None:
     refiner = offer_of(replace(INFO, image_use=ImageUse(required=("image",))))
     admit(_request(latents="a", denoising_start=0.8), {DEFAULT_MODEL: refiner})
-    with pytest.raises(InvalidRequest, match=r"^image=None: is missing; every job of fake needs"):
+    with pytest.raises(
+        InvalidRequest, match=r"^image=None: is missing; every job of the model fake needs"
+    ):
         admit(_request(denoising_end=0.8), {DEFAULT_MODEL: refiner})
 
 

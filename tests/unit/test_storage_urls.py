@@ -37,7 +37,8 @@ def test_every_memory_store_is_new() -> None:
     ("url", "sentence"),
     [
         ("", "must be file:///folder"),
-        ("/srv/images", "must be file:///folder"),
+        ("/srv/images", "must be file:///folder, .*; write file:///srv/images for this folder"),
+        ("./my images", "must be file:///folder, .*; write file://./my%20images for this folder"),
         ("az://bucket", "must be file:///folder"),
         ("gs://", "must be gs://bucket/prefix"),
         ("gs://bucket/a?endpoint_url=http://x", "without options"),

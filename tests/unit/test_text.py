@@ -7,6 +7,7 @@ import pytest
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.text import (
+    counted,
     mask_credentials,
     mask_fetched_url,
     printable,
@@ -106,6 +107,11 @@ def test_addresses_of_images_are_published_without_what_opens_them(url: str, sho
     assert mask_fetched_url(url) == shown
 
 
+def test_a_noun_is_singular_for_one_thing_only() -> None:
+    shown = [counted(number, "dead letter") for number in (0, 1, 2, 1_000)]
+    assert shown == ["0 dead letters", "1 dead letter", "2 dead letters", "1,000 dead letters"]
+
+
 def test_an_invalid_request_shows_field_and_value_escaped() -> None:
     error = InvalidRequest("negativ\x1b[31m\u202e_prompt", "\x1b]0;x\x07\u202e", "no\rsuch field")
     assert str(error) == (r"negativ\x1b[31m\u202e_prompt='\x1b]0;x\x07\u202e': no\rsuch field")
@@ -132,3 +138,8 @@ def test_a_log_record_that_cannot_be_formatted_is_kept() -> None:
     record = logging.LogRecord("name", logging.ERROR, "path", 1, "%d", ("no number",), None)
     assert PrintableFilter().filter(record)
     assert "cannot be formatted: TypeError" in record.getMessage()
+
+
+def test_a_number_is_shown_with_its_noun_in_the_right_form() -> None:
+    shown = [counted(number, "shape") for number in (0, 1, 2)]
+    assert shown == ["0 shapes", "1 shape", "2 shapes"]

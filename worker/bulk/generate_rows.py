@@ -128,7 +128,7 @@ class RowGenerator:
             if failure.row in self._rows:
                 self.failures[failure.row] = failure
         if len(self._spool) or self.failures:
-            log.info("shard %s resumes with %d samples", self._shard.name, len(self._spool))
+            log.info("shard %s resumes; samples: %d", self._shard.name, len(self._spool))
 
     def _as_planned(self, sample: Sample) -> Sample | None:
         """Return a stored sample with the copied columns of its row, which decide nothing of its

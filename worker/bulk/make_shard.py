@@ -279,7 +279,7 @@ class _ShardMaker:
         put_marker = partial(self._store.put, key, stats.dump(), "application/json")
         self._retry(put_marker, f"storing {key}")
         self._succeed(stats)
-        log.info("shard %s: %d samples, %d failed", self.name, stats.samples, stats.failed)
+        log.info("shard %s: samples %d, failed %d", self.name, stats.samples, stats.failed)
 
     def _check_may_store(self) -> None:
         """Check that the shard is still wanted in the destination, from this attempt.

@@ -3,6 +3,7 @@
 import os
 import sys
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from celery import Celery, bootsteps
@@ -14,6 +15,7 @@ from celery.worker.consumer.tasks import Tasks
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError
 from imagefleet.shared.text import mask_credentials, printable
 from imagefleet.worker.celery_app.masked_stats import mask_stats
+from imagefleet.worker.celery_app.results import store_rejection
 from imagefleet.worker.lifecycle import Lifecycle
 from imagefleet.worker.process.exit_codes import exit_code_of
 from imagefleet.worker.queues.served_queues import queue_groups
@@ -115,7 +117,9 @@ def _dispatcher_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
             )
             dispatcher = lifecycle.parts.dispatcher
             dispatcher.attach(groups, consumer.strategies, self._send_to_pool)
-            dispatcher.refuser.on_job_failed = consumer.app.backend.mark_as_failure
+            backend = consumer.app.backend
+            dispatcher.refuser.on_job_failed = backend.mark_as_failure
+            dispatcher.refuser.on_task_rejected = partial(store_rejection, backend)
             lifecycle.take_work()
 
     return DispatcherStep

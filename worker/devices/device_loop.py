@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
+from imagefleet.shared.text import counted
 from imagefleet.worker.devices.batch_metrics import BatchMetrics
 from imagefleet.worker.devices.failed_slots import (
     abandon_for_quarantine,
@@ -187,7 +188,8 @@ class DeviceLoop:
 
     def _mark_done(self, batch: Sequence[Slot], error: BaseException | None) -> None:
         if error is not None:
-            log.error("a batch of %d images failed: %s", len(batch), error, exc_info=error)
+            size = counted(len(batch), "image")
+            log.error("a batch of %s failed: %s", size, error, exc_info=error)
             metrics.BATCH_FAILURES.inc()
             self._failed.append((batch, error))
         with self._changed:

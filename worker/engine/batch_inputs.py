@@ -197,7 +197,9 @@ class BatchInputBuilder:
     def _set_prompts(self, inputs: BatchInputs, slot: int, spec: ImageSpec) -> None:
         most = self.empty.prompt_chunks
         if spec.prompt_weighting and not most:
-            raise ValueError("this worker reads no weights in prompts; it has prompt_chunks=0")
+            raise ValueError(
+                "this worker reads no weights in prompts; it has IMAGEFLEET_PROMPT_CHUNKS=0"
+            )
         prompts = [
             pieces_of(prompt, weighting=spec.prompt_weighting)
             for prompt in (spec.negative_prompt, spec.prompt)

@@ -15,14 +15,7 @@ import numpy as np
 from flax import nnx
 
 from imagefleet.worker.engine.batch_inputs import EmptyBatch
-from imagefleet.worker.engine.build_engine import (
-    WITH_LORA,
-    add_textual_inversions,
-    choose_dtype,
-    choose_shapes,
-    limit_steps,
-    load_tokenizer,
-)
+from imagefleet.worker.engine.build_engine import WITH_LORA, trained_shapes
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint, open_checkpoint
 from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors
@@ -45,6 +38,13 @@ from imagefleet.worker.engine.networks import (
     abstract_networks,
     abstract_weights,
     assemble,
+)
+from imagefleet.worker.engine.read_model import (
+    add_textual_inversions,
+    choose_dtype,
+    choose_shapes,
+    limit_steps,
+    load_tokenizer,
 )
 from imagefleet.worker.engine.tpu_hosts import TpuHost
 from imagefleet.worker.engine.tpu_topology import placement_of
@@ -120,13 +120,7 @@ def _add_factors(
 ) -> None:
     """Put abstract factors of LoRA beside the abstract weights. Their files are read."""
     entries = {name: weight_entries(name, networks[name]) for name in networks if name in WITH_LORA}
-    factors = JobLoraFactors(
-        job_loras,
-        {
-            name: {entry.key: entry.stored_shapes[0] for entry in listed}
-            for name, listed in entries.items()
-        },
-    )
+    factors = JobLoraFactors(job_loras, trained_shapes(networks))
     place = partial(abstract_factors, placement=placement, dtype=dtype)
     for name, listed in entries.items():
         factors.add_to(name, parameters[name], listed, place)

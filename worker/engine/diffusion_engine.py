@@ -15,6 +15,7 @@ import numpy as np
 
 from imagefleet.shared.errors import CheckpointError, DeviceError
 from imagefleet.shared.jobs.prompt_weights import pieces_of
+from imagefleet.shared.text import counted
 from imagefleet.worker.engine import memory_check
 from imagefleet.worker.engine.batch_inputs import BatchInputBuilder, EmptyBatch
 from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
@@ -111,10 +112,10 @@ class DiffusionEngine:
             self._run_each_program(shape)
         self._compiled_before_ready = int(self._compiled)
         log.info(
-            "the engine is warm after %.1f s: %d shapes, %d programs compiled, %d loaded",
+            "the engine is warm after %.1f s: %s, %s compiled, %d loaded",
             time.monotonic() - started,
-            len(self._executables),
-            self._executable_cache.compiled,
+            counted(len(self._executables), "shape"),
+            counted(self._executable_cache.compiled, "program"),
             self._executable_cache.reloaded,
         )
 
@@ -131,11 +132,11 @@ class DiffusionEngine:
             streams = [self._open_stream(copy) for copy in self._placement.copies()]
             self._compiled_before_ready = int(self._compiled)
             log.info(
-                "%d streams are warm after %.1f s: %d shapes, %d programs compiled, %d loaded",
-                len(streams),
+                "streams are warm after %.1f s: %s, %s, %s compiled, %d loaded",
                 time.monotonic() - started,
-                len(self.info.shapes),
-                self._executable_cache.compiled,
+                counted(len(streams), "stream"),
+                counted(len(self.info.shapes), "shape"),
+                counted(self._executable_cache.compiled, "program"),
                 self._executable_cache.reloaded,
             )
         return streams

@@ -40,6 +40,11 @@ _MAX_CLIP_SKIP: Final = 12
 """As Stable Diffusion 1."""
 
 
+def is_fake(model: str) -> bool:
+    """Return whether the name of a model is one of the fake engine."""
+    return model == "fake" or model.startswith("fake:")
+
+
 class FakeEngine:
     """The fake engine runs no model. See `worker.engine.interface.Engine`."""
 

@@ -14,11 +14,6 @@ import jax
 import numpy as np
 from flax import nnx
 
-from imagefleet.worker.engine.build_engine import (
-    choose_dtype,
-    choose_shapes,
-    default_parameters,
-)
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.image_flops import ImageFlops, image_flops
@@ -26,6 +21,11 @@ from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.memory_need import MemoryNeed, memory_need
 from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.networks import abstract_networks
+from imagefleet.worker.engine.read_model import (
+    choose_dtype,
+    choose_shapes,
+    default_parameters,
+)
 from imagefleet.worker.engine.tpu_hosts import TpuHost
 
 STEP_SHARE: Final = 0.36

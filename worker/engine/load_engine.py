@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.folder import FolderStore
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake import FakeEngine, is_fake
 from imagefleet.worker.engine.interface import Engine, Shape
 from imagefleet.worker.engine.mesh_spec import MeshSpec
 from imagefleet.worker.engine.model_options import ModelOptions
@@ -80,7 +80,7 @@ def load_engine(
         CheckpointError: the model cannot be found, read or run.
         ConfigurationError: this host or this model does not support a setting.
     """
-    if model == "fake" or model.startswith("fake:"):
+    if is_fake(model):
         options = options or ModelOptions()
         return FakeEngine.parse(
             model,
@@ -93,23 +93,24 @@ def load_engine(
     from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity, find_checkpoint
     from imagefleet.worker.engine.compile.jax_compilation_cache import use_cache
     from imagefleet.worker.engine.mesh import Placement, start_backend
+    from imagefleet.worker.engine.read_model import ModelSetup
 
     shared = shared_executables or SharedExecutables()
     shared.require_secret()
     mesh_spec = MeshSpec.parse(mesh, devices)
-    folder = find_checkpoint(model)
+    folder, options = find_checkpoint(model), options or ModelOptions()
+    setup = ModelSetup.read(folder, shapes or (), options)
     start_backend(mesh_spec.devices)
     use_cache(cache_dir)
     placement = Placement.of(mesh_spec.devices, mesh_spec.model)
     return load_stable_diffusion(
-        folder,
+        setup,
         identity=ModelIdentity.of(model, folder),
-        shapes=tuple(shapes or ()),
         placement=placement,
         per_device_batch=per_device_batch,
         dtype=dtype,
         max_num_inference_steps=max_num_inference_steps,
-        options=options or ModelOptions(),
+        options=options,
         executable_cache=executable_cache_of(folder, placement, cache_dir, shared),
     )
 

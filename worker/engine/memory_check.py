@@ -21,8 +21,8 @@ _EXHAUSTED: Final = "RESOURCE_EXHAUSTED"
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _MEMINFO: Final = Path("/proc/meminfo")
 _ADVICE: Final = (
-    "a smaller per_device_batch, smaller shapes, dtype=bfloat16, "
-    "or more devices a copy (mesh=data=4,model=2)"
+    "a smaller IMAGEFLEET_PER_DEVICE_BATCH, smaller IMAGEFLEET_SHAPES, IMAGEFLEET_DTYPE=bfloat16, "
+    "or more devices a copy, as in IMAGEFLEET_MESH=data=4,model=2"
 )
 
 

@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.text import counted
 from imagefleet.worker.engine.mesh_spec import DATA, MODEL
 
 T = TypeVar("T")
@@ -132,11 +133,13 @@ class Placement:
         count = len(available) if devices is None else devices
         if not 1 <= count <= len(available):
             raise ConfigurationError(
-                f"devices={count}: the host has {len(available)} {available[0].platform} devices"
+                f"IMAGEFLEET_DEVICES={count}: the host has "
+                f"{counted(len(available), f'{available[0].platform} device')}"
             )
         if count % model:
             raise ConfigurationError(
-                f"{count} devices cannot be divided into groups of model={model}"
+                f"IMAGEFLEET_MESH: {counted(count, 'device')} cannot be divided into groups of "
+                f"model={model}"
             )
         return cls(Mesh(np.array(available[:count]).reshape(-1, model), (DATA, MODEL)))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.text import counted
 
 DATA: Final = "data"
 """The axis of slots: a batch is split along it, the weights are replicated."""
@@ -41,7 +42,7 @@ class MeshSpec:
         data, model = int(match[1]), int(match[2] or 1)
         if devices not in (None, data * model):
             raise ConfigurationError(
-                f"IMAGEFLEET_MESH={mesh!r} takes {data * model} devices, "
+                f"IMAGEFLEET_MESH={mesh!r} takes {counted(data * model, 'device')}, "
                 f"but IMAGEFLEET_DEVICES={devices}; unset one of them"
             )
         return cls(devices=data * model, model=model)

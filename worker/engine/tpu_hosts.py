@@ -71,7 +71,9 @@ class TpuHost:
             ConfigurationError: there is none.
         """
         if name not in TPU_HOSTS:
-            raise ConfigurationError(f"topology={name!r} is unknown; choose {', '.join(TPU_HOSTS)}")
+            raise ConfigurationError(
+                f"--topology={name!r} is unknown; choose {', '.join(TPU_HOSTS)}"
+            )
         return TPU_HOSTS[name]
 
 

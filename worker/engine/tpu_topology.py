@@ -67,7 +67,7 @@ def placement_of(host: str, devices: int | None = None, model: int = 1) -> Place
     name = TpuHost.named(host).name
     if find_spec("libtpu") is None:
         raise ConfigurationError(
-            f"topology={host!r} needs the TPU compiler, libtpu, which is not installed: "
+            f"--topology={host!r} needs the TPU compiler, libtpu, which is not installed: "
             f"{how_to_install('tpu')}"
         )
     os.environ.update(libtpu_variables(os.environ.get(_OPTIONS, "")))

@@ -120,7 +120,7 @@ class JobExecutor:
             self._records.cancel_unconditionally(job_id, sha1_of(stored))
         return True
 
-    def requeue(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
+    def requeue(self, attempts: Sequence[Attempt], *, counted: bool = False) -> list[Attempt]:
         """Requeue the record, then the message, then wake the waiting threads. Celery acknowledges
         on wake-up, so the claim must be released first.
 
@@ -131,19 +131,19 @@ class JobExecutor:
             counted: whether the delivery counts against the messages.
 
         Returns:
-            The number of messages that were requeued.
+            Those that were requeued, and not cancelled instead.
         """
         if not counted:
             self._claims.announce_requeue([attempt.tag for attempt in attempts])
         wanted, cancel_requested = self._requeue_records(attempts[::-1])
-        requeued = self._claims.requeue(*(attempt.tag for attempt in wanted), counted=counted)
+        self._claims.requeue(*(attempt.tag for attempt in wanted), counted=counted)
         for attempt in wanted:
             attempt.abandon(LeaseLost(f"job {attempt.job_id} was requeued"))
         for attempt in cancel_requested:
             self._finisher.cancel(attempt)
             self._claims.ack(attempt.tag, self._records.key(attempt.job_id))
             attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
-        return requeued
+        return wanted
 
     def _requeue_records(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
         """Return the attempts whose messages should be requeued, and those whose jobs should be

@@ -6,6 +6,7 @@ reason.
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from imagefleet.shared.errors import (
     ImagefleetError,
@@ -14,9 +15,10 @@ from imagefleet.shared.errors import (
     UnreadableRecord,
 )
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
+from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, headers_of
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.message_origin import MessageOrigin, sha1_of
-from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
+from imagefleet.shared.jobs.model import JOB_ID, CallbackEvent, JobError, State
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
@@ -26,6 +28,9 @@ from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
+
+_MAX_TASK_ID: Final = 255
+"""Characters of the id of a task whose failure is stored."""
 
 
 class Refuser:
@@ -37,6 +42,8 @@ class Refuser:
         self._dead_letters = dead_letters
         self.on_job_failed: Callable[[str, ImagefleetError], None] = lambda job_id, error: None
         """Called with a job that failed although no request for it reaches Celery's pool."""
+        self.on_task_rejected: Callable[[str, ImagefleetError], None] = lambda task_id, error: None
+        """Called with the id of a task of plain Celery that is no job and will never run."""
 
     def record_key(self, job_id: str) -> str:
         """Return the key of a job's record."""
@@ -58,6 +65,8 @@ class Refuser:
         stored = None if origin is None else self._records.stored_request(origin.job_id)
         if origin is None or stored is None or origin.matches(stored):
             self._add_and_log(claimed, error)
+            if origin is None:
+                self._fail_other_task(claimed, error)
             self._fail_job(origin, stored, claimed, error)
         elif origin.recorded:
             self.drop_superseded(claimed, origin.job_id)
@@ -112,6 +121,26 @@ class Refuser:
         reason = printable(str(error))
         log.error("a message on %r goes to the dead letters: %s", claimed.list_key, reason)
         self.add_dead_letter(claimed, error)
+
+    def _fail_other_task(self, claimed: Claimed, error: ImagefleetError) -> None:
+        """Tell who waits for a task of another name, or with an id that no job may have.
+
+        Whoever sends a message chooses its id, so the id of a job is left alone.
+        """
+        headers = headers_of(claimed.message)
+        task_id, task = headers.get("id"), headers.get("task")
+        if not isinstance(task_id, str) or task == BULK_TASK_NAME or headers.get("ignore_result"):
+            return
+        if not 0 < len(task_id) <= _MAX_TASK_ID or printable(task_id) != task_id:
+            return
+        if JOB_ID.fullmatch(task_id) and self._records.stored_request(task_id) is not None:
+            return
+        try:
+            self.on_task_rejected(task_id, error)
+        except Exception as failure:  # anybody can write anything to a queue
+            if is_outage(failure):
+                raise
+            log.exception("task %s is refused, and who waits for it is not told", task_id)
 
     def _fail_job(
         self,

@@ -30,6 +30,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 from imagefleet.shared.redis_client.write_errors import is_outage
+from imagefleet.shared.text import counted
 from imagefleet.worker.engine.interface import ModelInfo
 from imagefleet.worker.jobs.attempt import Attempt, offer_of, plan_attempt
 from imagefleet.worker.jobs.refuse import Refuser
@@ -172,7 +173,7 @@ class JobStarter:
 
     def _plan_outcome(self, origin: MessageOrigin, claimed: Claimed) -> Attempt | ImagefleetError:
         if claimed.deliveries > self._max_deliveries:
-            deaths = f"{self._max_deliveries} workers died with this job"
+            deaths = f"{counted(self._max_deliveries, 'worker')} died with this job"
             return TooManyDeliveries(f"{deaths}; it is not tried again")
         try:
             request = unpack(origin.arguments, origin.job_id, tolerant=origin.recorded)

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from imagefleet.producer.bulk.column_names import check_parameters
 from imagefleet.producer.bulk.inputs import Rows, find_sources
 from imagefleet.producer.bulk.plan_builder import DatasetSpec
 from imagefleet.producer.bulk.planner import plan_dataset, read_plan
@@ -201,6 +202,23 @@ def test_a_wrong_parameter_for_all_rows_is_refused_at_once(
         _plan(["a"], store, {"default": OFFER}, **changes)
     assert refused.value.field == field
     assert read_plan(store) is None
+
+
+def test_the_error_for_an_unknown_parameter_lists_all_that_rows_have() -> None:
+    with pytest.raises(InvalidRequest, match=r"promt='a': no such parameter; .*") as refused:
+        check_parameters({"promt": "a"})
+    listed = refused.value.limit.partition("are ")[2].split(", ")
+    assert {"negative_prompt", "seed", "height", "width", "model", "image"} <= set(listed)
+    assert "prompt" not in listed  # each row has its own
+
+
+@pytest.mark.parametrize(("shard_size", "images"), [(0, 1), (3, 4)])
+def test_a_shard_size_that_is_too_small_is_refused_with_the_smallest(
+    shard_size: int, images: int
+) -> None:
+    parameters = RowParameters(num_images_per_prompt=images)
+    with pytest.raises(InvalidRequest, match=f"shard_size={shard_size}: must be at least {images}"):
+        _plan(["a"], MemoryStore(), shard_size=shard_size, parameters=parameters)
 
 
 def test_the_error_for_an_input_without_valid_rows_names_the_first_reason() -> None:

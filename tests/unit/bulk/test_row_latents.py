@@ -122,8 +122,8 @@ def test_a_model_without_split_steps_takes_no_latents() -> None:
     store = MemoryStore()
     rows: list[str | dict[str, Any]] = [{"prompt": "a", "latents": KEY, "denoising_start": 0.8}]
     plan_rows([*rows, "b"], store, older)
-    assert _reasons(store) == {0: "latents: is not a parameter of fake"}
-    with pytest.raises(InvalidRequest, match=r"^latents=.*: is not a parameter of fake$"):
+    assert _reasons(store) == {0: "latents: is not a parameter of the model fake"}
+    with pytest.raises(InvalidRequest, match=r"^latents=.*: is not a parameter of the model fake$"):
         plan_rows(rows, MemoryStore(), older, denoising_start=0.5)
 
 
@@ -179,5 +179,5 @@ def test_a_plain_text_is_rejected_if_the_model_needs_an_image() -> None:
     rows: list[str | dict[str, Any]] = ["a", {"prompt": "b", "image": "inputs/a.png"}]
     assert plan_rows(rows, store, _offers(REFINER)).rows == 1
     assert _reasons(store) == {
-        0: "image: is missing; every job of fake needs image, or latents",
+        0: "image: is missing; every job of the model fake needs image, or latents",
     }

@@ -68,7 +68,9 @@ def test_wrong_loras_reject_their_row_with_the_sentence_of_jobs() -> None:
     plan = plan_rows(rows, store, _offers("style"))
     reasons = [f"{row['field']}: {row['reason']}" for row in read_rejected(store)]
     assert plan.rows == 1
-    assert reasons[0] == ("loras: is no LoRA that the workers of fake hold; they hold style")
+    assert reasons[0] == (
+        "loras: is no LoRA that the workers of the model fake hold; they hold style"
+    )
     assert reasons[1:] == [
         "loras: must be less than or equal to 10",
         "loras: must be pairs of a name and a scale, as in [('style', 0.8)], or a text like "

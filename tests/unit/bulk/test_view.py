@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from imagefleet.producer.bulk.progress_view import Rates, render, watch
+from imagefleet.producer.bulk.progress_view import Rates, line, render, watch
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.jobs.model import State
 
@@ -82,6 +82,14 @@ def test_the_view_shows_shards_workers_and_reasons() -> None:
         assert words in shown
 
 
+def test_one_image_and_one_shard_are_not_plural() -> None:
+    status = _status(1, samples=1, shards=1, failed_images=0)
+    shown = _text(status, Rates(0.0, status))
+    assert "1 of 1 image, 0 failed" in shown
+    assert "1 of 1 shard done" in shown
+    assert "  1 of 1 image  " in line(status)
+
+
 def test_cancelled_shards_are_shown_if_there_are_any() -> None:
     none = _status(200, shards_by_state=dict.fromkeys(State, 1) | {State.CANCELLED: 0})
     assert "cancelled" not in _text(none, Rates(0.0, none))
@@ -94,3 +102,27 @@ def test_the_output_ends_with_one_newline_without_a_terminal() -> None:
     watch(iter([_status(0), _status(398, state=State.SUCCEEDED)]), Console(file=piped))
     assert piped.getvalue().endswith("\n")
     assert not piped.getvalue().endswith("\n\n")
+
+
+def test_without_a_terminal_a_line_is_printed_each_minute_and_for_ended_shards() -> None:
+    def ended(shards: int) -> dict[State, int]:
+        return dict.fromkeys(State, 0) | {State.SUCCEEDED: shards}
+
+    def status(shards: int, **changes: Any) -> RunStatus:
+        return _status(100 * shards, failed_images=0, shards_by_state=ended(shards), **changes)
+
+    times = iter([0.0, 0.0, 5.0, 12.0, 20.0, 40.0, 99.0, 100.0, 101.0])
+    statuses = [status(0), status(1), status(1), status(2), status(2), status(2), status(2)]
+    statuses.append(status(4, state=State.SUCCEEDED, finished_at=1_100.0))
+    piped = StringIO()
+    last = watch(iter(statuses), Console(file=piped, width=40), lambda: next(times))
+    assert last.state is State.SUCCEEDED
+    lines = piped.getvalue().splitlines()
+    progress = [each.partition("Z  ")[2] for each in lines if "Z  " in each]
+    assert [each.partition(",")[0] for each in progress] == [
+        "100 of 400 images",  # a shard had ended at 5 s, which was too early
+        "200 of 400 images",  # at 40 s: the next one had ended at 20 s
+        "200 of 400 images",  # a minute later
+    ]
+    assert progress[0].endswith("; 1 of 4 shards done, 0 running, 0 queued, 0 failed")
+    assert lines[len(progress)].startswith("run r succeeded")

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow
@@ -13,6 +14,7 @@ from pyarrow import parquet
 from imagefleet.shared.bulk.file_layout import archive_key, file_key, parquet_key
 from imagefleet.shared.bulk.plan import BulkFormat, ShardPlan
 from imagefleet.shared.bulk.stats import RowFailure
+from imagefleet.shared.errors import PlanDamaged
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.bulk.samples import Sample, Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
@@ -31,9 +33,10 @@ def _checkpoints(
     name: str,
     sha256: str = "abc" * 20,
     file_format: BulkFormat = BulkFormat.WEBDATASET,
+    check_may_save: Callable[[], object] = lambda: None,
 ) -> ShardCheckpoints:
     shard = ShardPlan(name=name, rows=1, samples=1, sha256=sha256)
-    return ShardCheckpoints(store, shard, file_format, lambda: None)
+    return ShardCheckpoints(store, shard, file_format, check_may_save)
 
 
 def _accept_all(sample: Sample) -> Sample:
@@ -214,6 +217,18 @@ def test_checkpoints_of_another_plan_are_not_loaded(store: ObjectStore) -> None:
     with Spool() as spool:
         assert _checkpoints(store, "00000").load(spool, lambda sample: None) == []
         assert len(spool) == 0
+
+
+def test_nothing_is_written_where_another_plan_has_taken_the_store(store: ObjectStore) -> None:
+    def refuse() -> None:
+        raise PlanDamaged("the store holds another plan")
+
+    checkpoints = _checkpoints(store, "00000", check_may_save=refuse)
+    with pytest.raises(PlanDamaged):
+        checkpoints.save([_sample(0)], [])
+    with pytest.raises(PlanDamaged):
+        checkpoints.record_suspect_row(3, 1)
+    assert list(store.list()) == []
 
 
 def test_all_checkpoints_of_a_finished_shard_are_deleted(store: ObjectStore) -> None:

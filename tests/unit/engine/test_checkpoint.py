@@ -9,12 +9,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build_engine import load_networks, load_tokenizer
+from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.read_model import load_tokenizer
 
 UNET = "diffusion_pytorch_model.safetensors"
 SCHEDULER = "scheduler/scheduler_config.json"
@@ -73,7 +74,7 @@ def test_shards_are_read_as_one_network(checkpoint: Path, variant: str) -> None:
     )
     assert _open(checkpoint).shapes == shapes
     shards[0].unlink()
-    with pytest.raises(CheckpointError, match=r"2 shards, of which 1 are missing: .*00001-of-0000"):
+    with pytest.raises(CheckpointError, match=r"2 shards, of which 1 is missing: .*00001-of-0000"):
         _open(checkpoint)
 
 

@@ -19,7 +19,7 @@ from tools.parity.fuzz.sides import ours
 IMAGES: Final = load_file(FOLDER / "fuzz.safetensors")
 ERRORS: Final[dict[str, str]] = json.loads((FOLDER / "fuzz_errors.json").read_text())
 REFUSED: Final = {
-    "2 no skip_prk_steps, PNDM chosen": "scheduler='pndm' cannot run this model; choose ddim or",
+    "2 no skip_prk_steps, PNDM chosen": "IMAGEFLEET_SCHEDULER='pndm' cannot run this model; choose",
     "2 LMS reads sigma_max with Karras": "LMSDiscreteScheduler does not run here with sigma_max=10",
     "13 v_pred without such a scheduler": "so its model needs prediction_type = v_prediction",
     "5 shards with names of 2022": "is a name of 2022, which diffusers does not read in shards",

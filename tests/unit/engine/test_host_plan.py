@@ -135,9 +135,9 @@ def test_times_follow_the_flops_the_peak_and_the_steps() -> None:
 
 
 def test_errors_name_the_field_the_value_and_what_is_known() -> None:
-    with pytest.raises(ConfigurationError, match=r"topology='v9-8' is unknown; choose v2-8, v3-8"):
+    with pytest.raises(ConfigurationError, match=r"^--topology='v9-8' is unknown; choose v2-8"):
         TpuHost.named("v9-8")
-    with pytest.raises(ConfigurationError, match="shape 65x64: height and width must be multiples"):
+    with pytest.raises(ConfigurationError, match="IMAGEFLEET_SHAPES: 65x64: height and width must"):
         plan_host(
             OLDER,
             TPU_HOSTS["v2-8"],

@@ -24,7 +24,7 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.default_strengths import NO_STRENGTH
 from imagefleet.worker.engine import diffusion_programs
 from imagefleet.worker.engine.batch_inputs import EmptyBatch
-from imagefleet.worker.engine.build_engine import load_networks, load_tokenizer
+from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
@@ -34,6 +34,7 @@ from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.latent_scale import LatentScale
 from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.engine.program_arrays import BatchInputs, InitImages, InitLatents
+from imagefleet.worker.engine.read_model import load_tokenizer
 from imagefleet.worker.engine.schedulers import coefficients, registry
 from tests.support.processes import ROOT
 from tests.unit.engine.parity import FOLDER, stored_shapes, worst, write_known

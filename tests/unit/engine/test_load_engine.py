@@ -48,7 +48,8 @@ def test_wrong_defaults_are_rejected(checkpoint: Path, cache_dir: Path) -> None:
 
 def test_the_error_of_an_indivisible_shape_names_the_multiple(cache_dir: Path) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"shape 32x36: .* multiples of 16 \(autoencoder 4 x UNet 4\)"
+        ConfigurationError,
+        match=r"^IMAGEFLEET_SHAPES: 32x36: .* multiples of 16 \(autoencoder 4 x UNet 4\)",
     ):
         _load(FOLDER / "newer", cache_dir, shapes=[Shape(height=32, width=36)])
 
@@ -57,7 +58,7 @@ def test_the_error_of_an_indivisible_shape_names_the_multiple(cache_dir: Path) -
 def test_a_setting_that_this_host_does_not_support_is_rejected(
     cache_dir: Path, setting: str, value: object
 ) -> None:
-    with pytest.raises(ConfigurationError, match=f"{setting}={value!r}"):
+    with pytest.raises(ConfigurationError, match=f"IMAGEFLEET_{setting.upper()}={value!r}"):
         _load(FOLDER / "older", cache_dir, **{setting: value})
 
 
@@ -73,7 +74,7 @@ def test_a_cache_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> No
     from imagefleet.worker.engine.compile.jax_compilation_cache import use_cache
 
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="cache_dir"):
+    with pytest.raises(ConfigurationError, match="IMAGEFLEET_CACHE_DIR="):
         use_cache(tmp_path / "file" / "cache")
 
 
@@ -106,7 +107,9 @@ def test_a_scheduler_that_the_host_chooses_is_the_default(cache_dir: Path) -> No
     options = ModelOptions(scheduler="euler")
     info = _load(FOLDER / "older", cache_dir, options=options).info
     assert info.default_scheduler == "euler"
-    with pytest.raises(ConfigurationError, match="scheduler='ddpm' cannot run this model; choose "):
+    with pytest.raises(
+        ConfigurationError, match="IMAGEFLEET_SCHEDULER='ddpm' cannot run this model"
+    ):
         _load(FOLDER / "older", cache_dir, options=ModelOptions(scheduler="ddpm"))
 
 

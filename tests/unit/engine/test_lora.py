@@ -121,7 +121,7 @@ def test_the_merged_weight_reaches_the_network() -> None:
         ({f"{UNET}.dora_scale": np.ones(1)}, "is a DoRA, which this engine does not merge"),
         ({f"{UNET}.hada_w1_a": np.ones(1)}, "is a LoHa"),
         ({f"{UNET}.lora_mid.weight": np.ones(1)}, "is a LoRA with a third factor"),
-        ({"lora_unet_other.lora_up.weight": np.ones((2, 2))}, "1 keys fit no weight of this model"),
+        ({"lora_unet_other.lora_up.weight": np.ones((2, 2))}, "1 key fits no weight of this model"),
         ({"some.key": np.ones(1)}, "the first some.key; take a LoRA that was trained"),
         (
             {f"{UNET}.lora_up.weight": np.ones((9, 3, 1, 1))},

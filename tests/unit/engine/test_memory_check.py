@@ -28,8 +28,8 @@ def test_the_error_names_both_numbers_and_the_settings_to_change() -> None:
         memory_check.check_available(3 * GIB, 2 * GIB, "TPU v4")
     message = str(caught.value)
     assert "needs about 3.0 GiB and the TPU v4 has 2.0 GiB free" in message
-    assert "per_device_batch" in message
-    assert "model=2" in message
+    assert "try a smaller IMAGEFLEET_PER_DEVICE_BATCH, smaller IMAGEFLEET_SHAPES" in message
+    assert "IMAGEFLEET_MESH=data=4,model=2" in message
 
 
 def test_no_weight_is_read_if_the_model_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

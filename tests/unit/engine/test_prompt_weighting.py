@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from imagefleet.shared.jobs.prompt_weights import Piece, pieces_of
-from imagefleet.worker.engine.build_engine import load_tokenizer
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.interface import ImageSpec, Shape
 from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.prompt_chunks import used_tokens, weigh
 from imagefleet.worker.engine.prompt_encoder import EncodedPrompt
+from imagefleet.worker.engine.read_model import load_tokenizer
 from imagefleet.worker.engine.tokenizer import PromptChunks
 from tests.unit.engine.parity import FOLDER, SPEC, Oracle, load_older, worst
 from tools.parity.weighted_prompts import CASES, LONG, MAX_CHUNKS

@@ -16,11 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
-from imagefleet.worker.engine.build_engine import (
-    add_textual_inversions,
-    load_networks,
-    load_tokenizer,
-)
+from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.lora import digest_with
@@ -32,6 +28,7 @@ from imagefleet.worker.engine.load_engine import SharedExecutables
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.mesh_spec import MeshSpec
 from imagefleet.worker.engine.model_options import ModelOptions
+from imagefleet.worker.engine.read_model import add_textual_inversions, load_tokenizer
 from imagefleet.worker.engine.textual_inversion_options import TextualInversionOption
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.settings import WorkerSettings

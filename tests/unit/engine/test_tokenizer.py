@@ -10,9 +10,9 @@ import pytest
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.prompt_weights import Piece
-from imagefleet.worker.engine.build_engine import load_tokenizer
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.read_model import load_tokenizer
 from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
 from imagefleet.worker.engine.tokenizer_files import TokenizerFiles
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle

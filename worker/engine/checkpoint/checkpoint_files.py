@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.text import counted
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 
 INDEX: Final = "model_index.json"
@@ -219,7 +220,8 @@ def _shards(index: Path) -> list[Path]:
     shards = [index.parent / name for name in shard_names(index)]
     if missing := [path.name for path in shards if not path.is_file()]:
         raise CheckpointError(
-            f"{index} lists {len(shards)} shards, of which {len(missing)} are missing: "
+            f"{index} lists {counted(len(shards), 'shard')}, of which {len(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing: "
             f"{', '.join(missing[:5])}; download the model again"
         )
     return shards

@@ -77,7 +77,8 @@ class JobLoraFactors:
                 option = self._options[found[0][0]]
                 raise CheckpointError(
                     f"{option.path}: {network} {entry.key} is no linear layer and no convolution, "
-                    f"so jobs cannot use it; merge the file with --lora {option.name}={option.path}"
+                    "so jobs cannot use it; merge the file: "
+                    f"IMAGEFLEET_LORA={option.name}={option.path}"
                 )
             layer: Any = params
             for name in parents:

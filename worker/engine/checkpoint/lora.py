@@ -152,8 +152,9 @@ class _LoraFile:
             else:
                 self._keys[place][parsed.part] = key
         if unknown:
+            fit = "1 key fits" if len(unknown) == 1 else f"{len(unknown)} keys fit"
             raise CheckpointError(
-                f"{self._path}: {len(unknown)} keys fit no weight of this model, the first "
+                f"{self._path}: {fit} no weight of this model, the first "
                 f"{', '.join(unknown[:_LISTED])}; take a LoRA that was trained for this model"
             )
         if not self._keys:

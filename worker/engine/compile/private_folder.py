@@ -33,7 +33,7 @@ def make_private(folder: Path) -> None:
                 _check_owner(folder, entry)
     except OSError as error:
         raise ConfigurationError(
-            f"cache_dir {folder} cannot be created or made private: {error}"
+            f"IMAGEFLEET_CACHE_DIR={folder} cannot be created or made private: {error}"
         ) from error
 
 
@@ -81,9 +81,9 @@ def _check_owner(folder: Path, entry: Path | None = None) -> None:
     if owner != os.geteuid():
         where = "" if entry is None else f": {entry}"
         raise ConfigurationError(
-            f"cache_dir {folder}{where} belongs to user {owner}, who could run code in this "
-            f"worker (user {os.geteuid()}): delete it, or set IMAGEFLEET_CACHE_DIR to a folder of "
-            "the worker's own user"
+            f"IMAGEFLEET_CACHE_DIR={folder}{where} belongs to user {owner}, who could run code in "
+            f"this worker (user {os.geteuid()}): delete it, or set IMAGEFLEET_CACHE_DIR to a "
+            "folder of the worker's own user"
         )
 
 
@@ -100,7 +100,7 @@ def _check_parent(folder: Path, parent: Path) -> None:
     else:
         return
     raise ConfigurationError(
-        f"cache_dir {folder}: its parent {parent} {fault}, so another user could run code in this "
-        "worker: set IMAGEFLEET_CACHE_DIR to a folder that only the worker's user can replace, or "
-        f"correct the owner and mode of {parent}"
+        f"IMAGEFLEET_CACHE_DIR={folder}: its parent {parent} {fault}, so another user could run "
+        "code in this worker: set IMAGEFLEET_CACHE_DIR to a folder that only the worker's user "
+        f"can replace, or correct the owner and mode of {parent}"
     )

@@ -134,7 +134,7 @@ def default(schedule: NoiseSchedule, chosen: str | None = None) -> str:
     if chosen is not None:
         if chosen not in offered:
             raise ConfigurationError(
-                f"scheduler={chosen!r} cannot run this model; "
+                f"IMAGEFLEET_SCHEDULER={chosen!r} cannot run this model; "
                 f"choose {' or '.join(offered) or 'another model, as none can'}"
             )
         return chosen

@@ -1,0 +1,43 @@
+"""What a worker does once its parts are built, before it takes work."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from imagefleet.worker import lifecycle
+from imagefleet.worker.lifecycle import Lifecycle
+from imagefleet.worker.settings import WorkerSettings
+from tests.support.engines import RecordingEngine
+
+
+def _start(monkeypatch: pytest.MonkeyPatch, folder: Path, *, uses_host_memory: bool) -> list[str]:
+    """Start a worker whose parts need no Redis. Return what it did to the memory of the process."""
+    engine = RecordingEngine(8, lambda specs: None)
+    monkeypatch.setattr(RecordingEngine, "uses_host_memory", uses_host_memory)
+    offers = SimpleNamespace(announce=lambda *arguments, **options: None)
+    parts = SimpleNamespace(engine=engine, offers=offers)
+    done: list[str] = []
+    monkeypatch.setattr(lifecycle, "build", lambda *arguments: parts)
+    monkeypatch.setattr(lifecycle, "return_large_buffers", lambda: done.append("returns buffers"))
+    Lifecycle(WorkerSettings.load(model="fake", storage_url=f"file://{folder}")).start()
+    return done
+
+
+def test_the_log_of_a_ready_worker_names_its_model_and_where_images_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        _start(monkeypatch, tmp_path, uses_host_memory=True)
+    [line] = caplog.messages
+    assert line.startswith("ready after ")
+    assert "model tiny, 8 images per batch, shapes 64x64, 64x128" in line
+    assert line.endswith(f", images go to file://{tmp_path}/")
+
+
+def test_large_buffers_are_returned_unless_the_devices_use_the_memory_of_the_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On CPU each step would get zeroed pages from the kernel."""
+    assert _start(monkeypatch, tmp_path, uses_host_memory=False) == ["returns buffers"]
+    assert _start(monkeypatch, tmp_path, uses_host_memory=True) == []
