@@ -1,10 +1,11 @@
 """Compile for a TPU host that is not here: `compile_for_host.py WHAT HOST [ARGUMENT]`.
 
-WHAT is `layers`, `convolutions`, `memory`, `published-step` with the name of a model, `programs` or
-`stream-programs` with the number of devices a copy, `programs-with-loras`, which take long prompts
-too, `known-programs` with the name of a well-known checkpoint, or `wrong` with the name of a wrong
-choice. The output is one line of JSON: for each thing that was compiled, the compiler's error or
-null. libtpu must be installed. It stays loaded, so this script runs in a process of its own.
+WHAT is `layers`, `convolutions`, `transformer`, `memory`, `published-step` with the name of a
+model, `programs` or `stream-programs` with the number of devices a copy, `programs-with-loras`,
+which take long prompts too, `known-programs` with the name of a well-known checkpoint, or `wrong`
+with the name of a wrong choice. The output is one line of JSON: for each thing that was compiled,
+the compiler's error or null. libtpu must be installed. It stays loaded, so this script runs in a
+process of its own.
 """
 
 import json
@@ -30,11 +31,14 @@ from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, environment
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.compile_ahead import AbstractModel
+from imagefleet.worker.engine.feed_forward import KERNEL_NAME as FEED_FORWARD
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.large_convolution import KERNEL_NAME
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.blocks import ResnetBlock, Upsample
+from imagefleet.worker.engine.models.transformer import ContextKV, TransformerBlock
+from imagefleet.worker.engine.packed_attention import KERNEL_NAME as PACKED_ATTENTION
 from imagefleet.worker.engine.packed_attention import HeadPacking, attend_packed
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.tpu_topology import placement_of
@@ -139,6 +143,39 @@ def _compile_convolution(
     with jax.set_mesh(placement.mesh):
         compiled = jax.jit(compute).lower(weights, x).compile()
     assert KERNEL_NAME in (compiled.as_text() or ""), BY_XLA
+
+
+def transformer(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield a transformer block of SDXL, with both of its kernels."""
+    yield "block", partial(_compile_transformer, placement_of(host))
+
+
+def _compile_transformer(placement: Placement) -> None:
+    """Compile a block of 2,048 pixels with 640 channels for two sequences on each device.
+
+    Raises:
+        AssertionError: The program does not have a kernel.
+    """
+    graph, state = nnx.split(nnx.eval_shape(partial(TransformerBlock, 640, 2048, 10)))
+    weights = jax.tree.map(
+        lambda weight: jax.ShapeDtypeStruct(weight.shape, BFLOAT16, sharding=placement.replicated),
+        nnx.to_pure_dict(state),
+    )
+
+    def abstract(length: int) -> jax.ShapeDtypeStruct:
+        shape = (2 * placement.mesh.size, length, 640)
+        return jax.ShapeDtypeStruct(shape, BFLOAT16, sharding=placement.by_slot)
+
+    def compute(weights: Any, x: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        layer: Any = nnx.merge(graph, weights)
+        result: jax.Array = layer(x, ContextKV(key, value))
+        return result
+
+    with jax.set_mesh(placement.mesh):
+        lowered = jax.jit(compute).lower(weights, abstract(2048), abstract(77), abstract(77))
+    text = lowered.compile().as_text() or ""
+    assert PACKED_ATTENTION in text, BY_XLA
+    assert FEED_FORWARD in text, BY_XLA
 
 
 def _compile(lower: Lower) -> None:
@@ -288,6 +325,7 @@ def main(what: str, *arguments: str) -> None:
     whats: dict[str, Any] = {
         "layers": layers,
         "convolutions": convolutions,
+        "transformer": transformer,
         "memory": memory,
         "published-step": published_step,
         "programs": programs,

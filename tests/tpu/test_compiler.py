@@ -59,6 +59,10 @@ def test_the_kernel_for_large_maps_compiles(host: str) -> None:
     assert refused(errors) == by_xla
 
 
+def test_a_transformer_block_compiles_with_its_kernels() -> None:
+    assert compile_for("v6e-1", "transformer") == {"block": None}
+
+
 def test_the_step_of_stable_diffusion_compiles() -> None:
     assert compile_for("v5e-8", "published-step", "sd14") == {"sd14": None}
 

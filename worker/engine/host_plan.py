@@ -28,7 +28,7 @@ from imagefleet.worker.engine.read_model import (
 )
 from imagefleet.worker.engine.tpu_hosts import TpuHost
 
-STEP_SHARE: Final = 0.36
+STEP_SHARE: Final = 0.39
 """The share of the peak at which a step runs, by the TPU compiler's estimate: Stable Diffusion 1.4
 at 512x512 on v5e, one image a device, 1.52 TFLOP in 21.5 ms (docs/tpu.md)."""
 DECODE_SHARE: Final = 0.47
