@@ -72,7 +72,7 @@ WRONG: Final[dict[str, tuple[str, Any]]] = {
 
 
 def layers(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield every distinct attention layer of the published models in bfloat16."""
+    """Yield every distinct attention layer of the published models in bfloat16, one in float32."""
     placement = placement_of(host, devices=1)
     specs = {
         spec
@@ -84,6 +84,8 @@ def layers(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
         is_flash = choose_backend("tpu", spec) is Backend.FLASH
         is_packed = is_flash and packing.fills_lanes and spec.queries == spec.keys
         yield str(spec), partial(_compile_layer, spec, packing if is_packed else None, placement)
+    finest = AttentionSpec(queries=4096, keys=4096, heads=8, head_dim=40, dtype=jnp.float32)
+    yield str(finest), partial(_compile_layer, finest, HeadPacking(heads=8, head_dim=40), placement)
 
 
 def _compile_layer(spec: AttentionSpec, packing: HeadPacking | None, placement: Placement) -> None:

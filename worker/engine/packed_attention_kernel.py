@@ -29,8 +29,8 @@ from imagefleet.worker.engine.packed_attention import KERNEL_NAME, HeadPacking
 _LEAST: Final = float(np.finfo(np.float32).min)
 _LARGE_BLOCKS: Final = ("TPU v5 lite", "TPU v5e", "TPU v5", "TPU v5p", "TPU v6 lite", "TPU v6e")
 """Kinds of devices whose cores have 64 MiB of memory or more. With blocks of 1024 queries and 2048
-keys, their compiler's schedule takes 0.86 of the cycles that it takes with 512 and 1024. The other
-kinds have 16 MiB."""
+keys of bfloat16, their compiler's schedule takes 0.86 of the cycles that it takes with 512 and
+1024. The other kinds have 16 MiB."""
 _MEMORY_BYTES: Final = 24 * 2**20
 """The core's memory that the kernel may use with large blocks."""
 
@@ -40,8 +40,8 @@ def attend_by_kernel(
 ) -> jax.Array:
     """Attend on one device. The arguments are those of `packed_attention.attend_packed`."""
     batch, length, lanes = q.shape
-    has_large_blocks = target_device().device_kind in _LARGE_BLOCKS
-    max_queries, max_keys = (1024, 2048) if has_large_blocks else (512, 1024)
+    is_large = target_device().device_kind in _LARGE_BLOCKS and q.dtype == jnp.bfloat16
+    max_queries, max_keys = (1024, 2048) if is_large else (512, 1024)
     queries, keys = largest_block(length, max_queries), largest_block(k.shape[1], max_keys)
     of_queries = pl.BlockSpec((1, queries, TPU_LANES), lambda b, tile, i, j: (b, i, tile))
     of_keys = pl.BlockSpec((1, keys, TPU_LANES), lambda b, tile, i, j: (b, j, tile))
@@ -56,7 +56,7 @@ def attend_by_kernel(
         scratch_shapes=[by_head, by_head],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"),
-            vmem_limit_bytes=_MEMORY_BYTES if has_large_blocks else None,
+            vmem_limit_bytes=_MEMORY_BYTES if is_large else None,
         ),
         cost_estimate=pl.CostEstimate(
             flops=4 * scores * packing.head_dim,
