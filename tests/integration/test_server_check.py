@@ -22,7 +22,7 @@ NAMESPACE_KEYS = "~{0}:* ~{0}.* ~celery-task-meta-* ~_kombu.* ~unacked*"
 
 
 def _refused(worker: Worker) -> str:
-    """Return the sentence of a worker that ends without loading its model."""
+    """Return the sentence of a worker that ends before it is ready."""
     assert worker.wait() == ExitCode.CONFIG, worker.output()
     assert "Traceback" not in worker.output()
     [line] = [line for line in worker.output().splitlines() if line.startswith("imagefleet-worker")]
@@ -41,8 +41,7 @@ def _url(server: TcpServer) -> str:
 
 
 def test_a_redis_that_evicts_messages_is_refused(start: StartWorker, evicting: TcpServer) -> None:
-    model = "/no/such/model"  # loading it would be another error
-    sentence = _refused(start(IMAGEFLEET_REDIS_URL=_url(evicting), IMAGEFLEET_MODEL=model))
+    sentence = _refused(start(IMAGEFLEET_REDIS_URL=_url(evicting)))
     assert "evicts messages and records" in sentence
     assert "set maxmemory-policy to noeviction" in sentence
 
@@ -61,8 +60,7 @@ def test_a_cluster_is_refused(start: StartWorker, tmp_path: Path) -> None:
     with reserved_port() as bus:  # the default is 10,000 above the port: taken, or above 65,535
         options = ("--cluster-enabled", "yes", "--cluster-port", str(bus))
         with TcpServer(tmp_path / "cluster", *options) as server:
-            model = "/no/such/model"
-            sentence = _refused(start(IMAGEFLEET_REDIS_URL=_url(server), IMAGEFLEET_MODEL=model))
+            sentence = _refused(start(IMAGEFLEET_REDIS_URL=_url(server)))
     assert "is a cluster" in sentence
 
 
@@ -87,7 +85,7 @@ def test_a_user_with_too_few_rights_is_refused(
             "ACL", "SETUSER", "few", "on", ">pw", "resetchannels", *words
         )
         url = _url(server).replace("//", "//few:pw@")
-        sentence = _refused(start(IMAGEFLEET_REDIS_URL=url, IMAGEFLEET_MODEL="/no/such/model"))
+        sentence = _refused(start(IMAGEFLEET_REDIS_URL=url))
     assert "does not give this user the rights of docs/redis.md" in sentence
     assert "pw@" not in sentence
 
