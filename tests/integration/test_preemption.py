@@ -93,7 +93,7 @@ def test_the_preemption_notice_cuts_a_drain_short(
     assert {job.status().state for job in jobs} == {State.RUNNING}
     platform.preempt()
     assert first.wait() == ExitCode.TEMPFAIL
-    assert "quitting; requeued" in first.output()
+    assert "quitting: 2 jobs with 2 images requeued" in first.output()
     assert {job.status().state for job in jobs} == {State.QUEUED}
 
 

@@ -30,7 +30,7 @@ from imagefleet.worker.engine.tpu_hosts import TpuHost
 
 STEP_SHARE: Final = 0.39
 """The share of the peak at which a step runs, by the TPU compiler's estimate: Stable Diffusion 1.4
-at 512x512 on v5e, one image a device, 1.52 TFLOP in 21.5 ms (docs/tpu.md)."""
+at 512x512 on v5e, one image a device, 1.52 TFLOP in 19.5 ms (docs/tpu.md)."""
 DECODE_SHARE: Final = 0.47
 """The same of the decoder: 2.13 TFLOP in 23.1 ms."""
 _PLATFORM: Final = "tpu"
