@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Final
@@ -43,8 +42,8 @@ def install_release(folder: Path) -> Path:
     archive = folder / "source.tar"
     folder.mkdir(parents=True, exist_ok=True)
     _git("archive", "--format=tar", f"--output={archive}", release_commit())
-    with tarfile.open(archive) as opened:
-        opened.extractall(source, filter="data")
+    source.mkdir()
+    subprocess.run(["tar", "-xf", archive, "-C", source], check=True)
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "-d", str(dist)]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
     with zipfile.ZipFile(next(dist.glob(f"imagefleet-{VERSION}-*.whl"))) as wheel:
