@@ -11,6 +11,9 @@ per image and as little per second as 100, so that this machine can play them. `
 real worker process beside them, whose commands per image show whether the simulation is true, and
 `--stock` a worker of plain Celery with its own Redis transport, the peer.
 
+`--redis-share 0.05` gives Redis a twentieth of a core, so that fewer hosts than would fill a whole
+one show what happens when it is full.
+
 It does not show networks between hosts, and Redis shares the cores of this machine with all hosts:
 see `late`, by which the simulated hosts act too late.
 """

@@ -162,7 +162,7 @@ def _product_cycles(head_dim: int, generation: TpuGeneration) -> float:
 def _feed_forward_cycles(shapes: list[list[int]], generation: TpuGeneration) -> float:
     """Count the products, and the norm. The operands are pixels, two vectors and the weights."""
     (pixels, channels), _, _, (_, twice_hidden), *_ = shapes
-    products = 2 * pixels * channels * 3 * twice_hidden // 2 / generation.flops_per_cycle
+    products = 3 * pixels * channels * twice_hidden / generation.flops_per_cycle
     return FEED_FORWARD_FACTOR * products + pixels * channels * FEED_FORWARD_NORM_CYCLES
 
 

@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from imagefleet.worker.engine.large_convolution import MAX_FEW_MAPS, find_kernel
-from imagefleet.worker.engine.mesh import is_bfloat16_on_tpu, target_device
-from imagefleet.worker.engine.mesh_spec import DATA
+from imagefleet.worker.engine.mesh import images_on_device, is_bfloat16_on_tpu, target_device
 
 _MAX_SUM_BYTES: Final = dict.fromkeys(
     ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e"), 48 * 2**20
@@ -187,9 +186,8 @@ def _add_taps(kernel: jax.Array, axis: int) -> jax.Array:
 def _spec(
     x: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Sequence[tuple[int, int]]
 ) -> ConvolutionSpec:
-    batch, height, width, channels = x.shape
-    mesh = jax.sharding.get_abstract_mesh()
-    maps = batch // (1 if mesh.empty else mesh.shape[DATA])
+    _, height, width, channels = x.shape
+    maps = images_on_device(x)
     is_same = tuple(strides) == (1, 1) and [*map(tuple, padding)] == [(1, 1), (1, 1)]
     return ConvolutionSpec(
         maps=maps,

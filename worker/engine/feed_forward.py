@@ -16,8 +16,12 @@ import jax
 import jax.numpy as jnp
 
 from imagefleet.worker.engine.attention_backend import TPU_LANES
-from imagefleet.worker.engine.mesh import compute_on_each_device, target_device
-from imagefleet.worker.engine.mesh_spec import DATA, MODEL
+from imagefleet.worker.engine.mesh import (
+    compute_on_each_device,
+    devices_per_copy,
+    images_on_device,
+    target_device,
+)
 
 KERNEL_NAME: Final = "feed_forward"
 """It is in the programs, so that `tools.tpu` finds the kernel there."""
@@ -54,13 +58,12 @@ def uses_kernel(x: jax.Array, hidden: int) -> bool:
         x: `[b, n, c]`: the pixels.
         hidden: The width of the hidden values.
     """
-    mesh = jax.sharding.get_abstract_mesh()
     if target_device().device_kind not in _DEVICE_KINDS or x.dtype != jnp.bfloat16:
         return False
-    if not mesh.empty and mesh.shape[MODEL] > 1:
+    if devices_per_copy() > 1:
         return False
-    batch, length, channels = x.shape
-    pixels = batch // (1 if mesh.empty else mesh.shape[DATA]) * length
+    _, length, channels = x.shape
+    pixels = images_on_device(x) * length
     has_chunks = channels % TPU_LANES == 0 and any(hidden % chunk == 0 for chunk in _CHUNKS)
     return has_chunks and block_pixels(pixels, channels) >= _MIN_PIXELS
 

@@ -17,8 +17,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.attention_backend import TPU_LANES
-from imagefleet.worker.engine.mesh import compute_on_each_device, target_device
-from imagefleet.worker.engine.mesh_spec import DATA, MODEL
+from imagefleet.worker.engine.mesh import (
+    compute_on_each_device,
+    devices_per_copy,
+    images_on_device,
+    target_device,
+)
 
 KERNEL_NAME: Final = "convolution_of_rows"
 """It is in the programs, so that `tools.tpu` finds the kernel there."""
@@ -155,10 +159,10 @@ def find_kernel(
         A function with the arguments of `convolve_large` but `spec` and `rows`. None: the device
         does not use the kernel for this map.
     """
-    mesh, device_kind = jax.sharding.get_abstract_mesh(), target_device().device_kind
-    if not has_kernel(device_kind, x.dtype, 1 if mesh.empty else mesh.shape[MODEL]):
+    device_kind = target_device().device_kind
+    if not has_kernel(device_kind, x.dtype, devices_per_copy()):
         return None
-    batch, height, width, channels = x.shape
+    _, height, width, channels = x.shape
     spec = KernelSpec(
         height=height,
         width=width,
@@ -167,7 +171,7 @@ def find_kernel(
         upsamples=upsamples,
         has_residual=has_residual,
     )
-    rows = block_rows(device_kind, spec, batch // (1 if mesh.empty else mesh.shape[DATA]))
+    rows = block_rows(device_kind, spec, images_on_device(x))
     return None if rows is None else partial(convolve_large, spec=spec, rows=rows)
 
 

@@ -55,6 +55,18 @@ def target_device() -> AbstractDevice:
     return cast(AbstractDevice, device)
 
 
+def devices_per_copy() -> int:
+    """Return how many devices share a copy of the weights in the program being traced."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else int(mesh.shape[MODEL])
+
+
+def images_on_device(x: jax.Array) -> int:
+    """Return how many entries of the first axis of `x` a device has in the program being traced."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return len(x) // (1 if mesh.empty else int(mesh.shape[DATA]))
+
+
 def is_bfloat16_on_tpu(x: jax.Array) -> bool:
     """Return whether `x` may be computed in a way that the TPU's compiler estimates to be faster.
 

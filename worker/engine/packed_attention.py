@@ -22,8 +22,11 @@ from imagefleet.worker.engine.attention_backend import (
     Backend,
     choose_backend,
 )
-from imagefleet.worker.engine.mesh import compute_on_each_device, target_device
-from imagefleet.worker.engine.mesh_spec import MODEL
+from imagefleet.worker.engine.mesh import (
+    compute_on_each_device,
+    devices_per_copy,
+    target_device,
+)
 
 KERNEL_NAME: Final = "packed_attention"
 """It is in the programs, followed by the number of heads, so that `tools.tpu` finds the kernel."""
@@ -95,8 +98,7 @@ def find_packing(x: jax.Array, heads: int) -> HeadPacking | None:
     spec = AttentionSpec(
         queries=length, keys=length, heads=heads, head_dim=channels // heads, dtype=x.dtype
     )
-    mesh, platform = jax.sharding.get_abstract_mesh(), target_device().platform
-    is_split = not mesh.empty and mesh.shape[MODEL] > 1
+    platform, is_split = target_device().platform, devices_per_copy() > 1
     if platform != "tpu" or is_split or choose_backend(platform, spec) is not Backend.FLASH:
         return None
     packing = HeadPacking(heads=heads, head_dim=spec.head_dim)
