@@ -4,23 +4,24 @@ Each check says what it found or what to do.
 """
 
 import os
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-import redis
 
+from imagefleet.shared.doctor import (
+    Finding,
+    Verdict,
+    check_redis,
+    check_storage,
+    check_variables,
+    run_check,
+)
 from imagefleet.shared.errors import ImagefleetError
-from imagefleet.shared.redis_client.connection import check_connection, connect, server_of
-from imagefleet.shared.redis_client.memory import read_memory
-from imagefleet.shared.redis_client.server_check import check_server
-from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.shared.text import counted, mask_credentials, printable
+from imagefleet.shared.storage import open_store
+from imagefleet.shared.text import counted
 from imagefleet.worker.engine.fake import is_fake
 from imagefleet.worker.load_model import model_options, read_model
 from imagefleet.worker.process.exit_codes import ExitCode
@@ -33,30 +34,8 @@ from imagefleet.worker.stores import open_shared_executables
 if TYPE_CHECKING:
     from imagefleet.worker.engine.mesh import Placement
 
-_PINGS: Final = 20
-_MAX_CLOCK_DIFFERENCE_S: Final = 2.0
-_TEST_BYTES: Final = 1_000_000
-_MAX_LINE: Final = 2_000
-
-
-class Verdict(StrEnum):
-    """What a check found."""
-
-    OK = "ok"
-    WARNING = "warn"  # a worker starts all the same
-    FAILURE = "FAIL"  # a worker would not start
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report."""
-
-    verdict: Verdict
-    text: str
-
-
 Check = Callable[[WorkerSettings], Iterator[Finding]]
-"""Yields what it finds. An ImagefleetError that it raises is a failure."""
+"""Yields what it finds. An error that it raises is a failure."""
 
 
 @click.command()
@@ -81,111 +60,32 @@ def doctor(**flags: Any) -> None:
         _print("settings", Finding(Verdict.FAILURE, str(error)), flags)
         sys.exit(ExitCode.CONFIG)
     for name, check in _CHECKS.items():
-        for finding in _run(check, settings):
+        for finding in run_check(check, settings):
             _print(name, finding, flags)
             failed |= finding.verdict is Verdict.FAILURE
     sys.exit(ExitCode.CONFIG if failed else 0)
 
 
-def _run(check: Check, settings: WorkerSettings) -> Iterator[Finding]:
-    try:
-        yield from check(settings)
-    except ImagefleetError as error:
-        yield Finding(Verdict.FAILURE, str(error))
-    except Exception as error:  # a report with a gap is better than none
-        yield Finding(Verdict.FAILURE, f"{type(error).__name__}: {error}")
-
-
 def _print(name: str, finding: Finding, flags: Mapping[str, object]) -> None:
-    line = f"{finding.verdict:<4}  {name:<9}  {name_flag(finding.text, flags)}"
-    click.echo(printable(mask_credentials(line), _MAX_LINE))
+    click.echo(replace(finding, text=name_flag(finding.text, flags)).line(name))
 
 
 def _check_variables(_: WorkerSettings) -> Iterator[Finding]:
-    warnings = list(unknown_variable_warnings(os.environ))
-    yield from (Finding(Verdict.WARNING, warning) for warning in warnings)
-    if not warnings:
-        yield Finding(Verdict.OK, "all values are valid, and no variable is misspelt")
+    return check_variables(unknown_variable_warnings(os.environ))
 
 
 def _check_redis(settings: WorkerSettings) -> Iterator[Finding]:
-    url = settings.redis_url.get_secret_value()
-    with connect(url) as client:
-        check_connection(client, url)
-        for warning in check_server(client, url, settings.namespace):
-            yield Finding(Verdict.WARNING, warning)
-        memory = read_memory(client)
-        if memory is not None and memory.is_almost_full:
-            text = f"{memory}; a full Redis accepts no jobs: docs/operations.md has what jobs need"
-            yield Finding(Verdict.WARNING, text)
-        found = [_server(client), *([] if memory is None else [str(memory)])]
-        text = f"{server_of(url)}: {', '.join(found)}, {_ping_ms(client):.2f} ms a command"
-        yield Finding(Verdict.OK, text)
-        seconds, microseconds = client.time()
-        ahead_s = time.time() - (seconds + microseconds / 1e6)
-        if abs(ahead_s) > _MAX_CLOCK_DIFFERENCE_S:
-            text = f"this host's clock is {ahead_s:+.0f} s off that of Redis; let NTP set both"
-            yield Finding(Verdict.WARNING, text)
-
-
-def _server(client: redis.Redis) -> str:
-    """Return the version of a Redis and what survives its crash, as far as it says so."""
-    try:
-        info = client.info()
-    except redis.ResponseError:
-        return "INFO is forbidden"
-    name = f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}"
-    if not info.get("aof_enabled"):
-        return f"{name}, no append-only file"
-    try:
-        fsync = client.config_get("appendfsync")["appendfsync"]
-    except (redis.ResponseError, KeyError):
-        fsync = "unknown"
-    return f"{name}, append-only file, appendfsync {fsync}"
-
-
-def _ping_ms(client: redis.Redis) -> float:
-    times = []
-    for _ in range(_PINGS):
-        started = time.perf_counter()
-        client.ping()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times) * 1e3
+    return check_redis(settings, runs_celery=True)
 
 
 def _check_storage(settings: WorkerSettings) -> Iterator[Finding]:
-    store = open_store(settings.storage_url)
-    store.check()
-    key, data = f"check-{os.urandom(8).hex()}", os.urandom(_TEST_BYTES)
-    try:
-        started = time.perf_counter()
-        store.put(key, data, "application/octet-stream")
-        put_s = time.perf_counter() - started
-        started = time.perf_counter()
-        store.get(key)
-        get_s = time.perf_counter() - started
-    finally:
-        undeleted = _delete(store, key)
-    yield Finding(
-        Verdict.OK, f"{store.url}: 1 MB is written in {put_s:.3f} s and read in {get_s:.3f} s"
-    )
-    if undeleted is not None:
-        text = f"cannot delete, which `delete` and `keep` need; {key} stays: {undeleted}"
-        yield Finding(Verdict.WARNING, text)
+    yield from check_storage(open_store(settings.storage_url))
     shared = open_shared_executables(settings)
     shared.require_secret()
     programs = shared.store
     if programs is not None:
         programs.check()
         yield Finding(Verdict.OK, f"{programs.url}: compiled programs can be stored")
-
-
-def _delete(store: ObjectStore, key: str) -> ImagefleetError | None:
-    try:
-        store.delete(key)
-    except ImagefleetError as error:
-        return error
-    return None
 
 
 def _check_model(settings: WorkerSettings) -> Iterator[Finding]:

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from redis import Redis
 
 
-def check_server(client: "Redis", url: str, namespace: str) -> list[str]:
-    """Return warnings about the Redis of a worker. It writes and deletes a few keys.
+def check_server(
+    client: "Redis", url: str, namespace: str, *, runs_celery: bool = True
+) -> list[str]:
+    """Return warnings about the Redis of a worker or producer. It writes and deletes a few keys.
+
+    Args:
+        runs_celery: Whether this is a worker, which calls what Celery calls too.
 
     Raises:
         ConfigurationError: Redis is a cluster, evicts messages, or does not give this user the
-            rights that a worker needs.
+            rights that it needs.
         BrokerUnavailable: Redis does not answer.
     """
     import redis
@@ -35,7 +40,7 @@ def check_server(client: "Redis", url: str, namespace: str) -> list[str]:
             warnings = find_risks(info)
         if fault := find_fault(info):
             raise ConfigurationError(f"Redis at {server_of(url)} {fault}")
-        return warnings + _check_rights(client, url, namespace)
+        return warnings + _check_rights(client, url, namespace, runs_celery)
 
 
 def find_fault(info: Mapping[str, Any]) -> str | None:
@@ -81,14 +86,18 @@ def _evicts_messages(info: Mapping[str, Any]) -> bool:
     return str(info.get("maxmemory_policy", "")).startswith("allkeys")
 
 
-def _check_rights(client: "Redis", url: str, namespace: str) -> list[str]:
-    """Call what a worker and its Celery call. Return a warning if Redis takes no writes now."""
+def _check_rights(client: "Redis", url: str, namespace: str, runs_celery: bool) -> list[str]:
+    """Call what this user must call. Return a warning if Redis takes no writes now."""
     import redis
 
     from imagefleet.shared.redis_client.write_errors import is_temporary
 
+    name = f"check-{uuid.uuid4().hex[:12]}"
     try:
-        _call_commands(client, namespace)
+        script = load_script(client, __package__, "check_rights")
+        script(keys=[f"{namespace}:{name}", f"{namespace}.{name}"])
+        if runs_celery:
+            _call_commands_of_celery(client, namespace, name)
     except redis.ResponseError as error:
         if is_temporary(error):
             return [f"cannot check the rights of this user now: {error}"]
@@ -99,10 +108,7 @@ def _check_rights(client: "Redis", url: str, namespace: str) -> list[str]:
     return []
 
 
-def _call_commands(client: Any, namespace: str) -> None:
-    name = f"check-{uuid.uuid4().hex[:12]}"
-    script = load_script(client, __package__, "check_rights")
-    script(keys=[f"{namespace}:{name}", f"{namespace}.{name}"])
+def _call_commands_of_celery(client: Any, namespace: str, name: str) -> None:
     result, binding = f"celery-task-meta-{name}", f"_kombu.binding.{name}"
     with client.pipeline(transaction=True) as pipe:  # a worker that is killed leaves no key behind
         pipe.execute_command("SETEX", result, 60, "{}")

@@ -1,4 +1,4 @@
-"""`imagefleet-worker doctor` on hosts with and without faults."""
+"""`imagefleet-worker doctor` and `imagefleet doctor` on hosts with and without faults."""
 
 import os
 import re
@@ -11,9 +11,13 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from click.testing import CliRunner
 
+from imagefleet import Client
+from imagefleet.producer.cli import main
+from imagefleet.shared.errors import StorageDenied
 from imagefleet.worker.process.exit_codes import ExitCode
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, StartWorker, until
 from tests.support.redis import TcpServer
 
 Result = subprocess.CompletedProcess[str]
@@ -157,3 +161,53 @@ def test_the_metadata_server_is_asked(environment: dict[str, str]) -> None:
     result = _doctor({**environment, "IMAGEFLEET_PREEMPTION_URL": url})
     assert _verdicts(result)["notice"] == "warn"
     assert "does not answer" in result.stdout
+
+
+def test_a_producer_sees_its_workers_and_their_store(
+    start: StartWorker, producer: Client, settings: dict[str, str], tmp_path: Path
+) -> None:
+    worker = start()
+    until(producer.offers)
+    report = CliRunner().invoke(main, ["doctor"], env=settings)
+    assert report.exit_code == 0, report.output
+    assert re.search(r"^ok    redis  .* ms a command$", report.output, re.M)
+    assert re.search(
+        r"^ok    workers +1 ready worker for the model fake: shapes ", report.output, re.M
+    )
+    assert f"ok    storage    file://{tmp_path}/store/: 1 MB is written in " in report.output
+    assert list((tmp_path / "store").glob("check-*")) == []
+    worker.terminate()
+    report = CliRunner().invoke(main, ["doctor"], env=settings)
+    assert report.exit_code == 0, report.output
+    assert "warn  workers    no worker is ready for the model fake; its jobs wait" in report.output
+
+
+def test_a_producer_is_told_that_no_worker_was_ready_yet(settings: dict[str, str]) -> None:
+    unset = {**settings, "IMAGEFLEET_STORAGE_URL": ""}
+    report = CliRunner().invoke(main, ["doctor"], env=unset)
+    assert report.exit_code == 0, report.output
+    assert "warn  workers    no worker was ready yet; jobs wait until one is" in report.output
+    assert "warn  storage    unknown until a worker was ready" in report.output
+
+
+def test_a_producer_without_redis_gets_one_failure(settings: dict[str, str]) -> None:
+    away = {**settings, "IMAGEFLEET_REDIS_URL": "redis://:secret@localhost:1/0"}
+    report = CliRunner().invoke(main, ["doctor"], env=away)
+    assert report.exit_code == 1
+    assert report.output.count("FAIL") == 1
+    assert "localhost:1/0 does not answer" in report.output
+    assert "secret@" not in report.output
+
+
+def test_a_producer_that_may_only_read_the_store_is_warned(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "store").mkdir()
+
+    def deny(*_: object) -> None:
+        raise StorageDenied("AccessDenied")
+
+    monkeypatch.setattr("imagefleet.shared.storage.folder.FolderStore.put", deny)
+    report = CliRunner().invoke(main, ["doctor"], env=settings)
+    assert report.exit_code == 0, report.output
+    assert re.search(r"^warn  storage +only reading may work.*: AccessDenied$", report.output, re.M)
