@@ -139,6 +139,9 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
+_END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
 def _end_before_ready(number: int, frame: FrameType | None) -> None:
     click.echo("imagefleet-worker: stopped before it was ready; nothing was claimed", err=True)
     os._exit(0)
@@ -153,13 +156,14 @@ def _check_model_settings(settings: WorkerSettings) -> None:
     """
     if settings.models:
         return
-    before = signal.signal(signal.SIGTERM, _end_before_ready)
+    before = {each: signal.signal(each, _end_before_ready) for each in _END_SIGNALS}
     logging.disable(logging.WARNING)  # the start reads the same again, and logs it
     try:
         read_model(settings)
     finally:
         logging.disable(logging.NOTSET)
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 main.add_command(compile_command)

@@ -43,8 +43,9 @@ Check = Callable[[WorkerSettings], Iterator[Finding]]
 def doctor(**flags: Any) -> None:
     """Check the settings, Redis, storage, model, devices and ports of this host.
 
-    Run it with the settings of the worker, while no worker uses the devices. It writes, reads and
-    deletes a few keys in Redis and small objects in the storage. It checks the settings against the
+    Run it as the user of the worker and with its settings, while no worker uses the devices. It
+    writes, reads and deletes a few keys in Redis and small objects in the storage, and creates the
+    folder of IMAGEFLEET_CACHE_DIR. It checks the settings against the
     model's configs, and whether the model fits the devices. Weights are not read; of a model from
     the Hub only configs and tokenizers are downloaded.
 
@@ -104,15 +105,20 @@ def _check_model(settings: WorkerSettings) -> Iterator[Finding]:
         yield Finding(Verdict.OK, f"{text}, {setup.files.folder}; its weights are not checked")
 
 
+def _check_cache(settings: WorkerSettings) -> Iterator[Finding]:
+    from imagefleet.worker.engine.compile.private_folder import make_private
+
+    make_private(settings.cache_dir)
+    yield Finding(Verdict.OK, f"compiled programs are kept in {settings.cache_dir}")
+
+
 def _check_devices(settings: WorkerSettings) -> Iterator[Finding]:
     real = [each for each in _one_by_one(settings) if not is_fake(each.model)]
     if not real:
         return
-    from imagefleet.worker.engine.compile.private_folder import make_private
     from imagefleet.worker.engine.mesh import Placement, start_backend
     from imagefleet.worker.engine.mesh_spec import MeshSpec
 
-    make_private(settings.cache_dir)
     spec = MeshSpec.parse(settings.mesh, settings.devices)
     start_backend(spec.devices)
     placement = Placement.of(spec.devices, spec.model)
@@ -137,13 +143,17 @@ def _check_fit(settings: WorkerSettings, placement: "Placement") -> Iterator[Fin
         return
     if setup is None:
         return
-    need = require_fit(
-        setup,
-        placement,
-        dtype=settings.dtype,
-        per_device_batch=settings.per_device_batch,
-        options=model_options(settings),
-    )
+    try:
+        need = require_fit(
+            setup,
+            placement,
+            dtype=settings.dtype,
+            per_device_batch=settings.per_device_batch,
+            options=model_options(settings),
+        )
+    except ImagefleetError as error:
+        yield Finding(Verdict.FAILURE, f"the model {settings.model}: {error}")
+        return
     text = f"the model {settings.model} fits: it needs about {need.total / 2**30:.2f} GiB a device"
     yield Finding(Verdict.OK, text)
 
@@ -193,6 +203,7 @@ _CHECKS: Final[dict[str, Check]] = {
     "redis": _check_redis,
     "storage": _check_storage,
     "model": _check_model,
+    "cache": _check_cache,
     "devices": _check_devices,
     "metrics": _check_metrics_port,
     "notice": _check_preemption,

@@ -89,7 +89,9 @@ class Lifecycle:
         store = mask_url(place_of(self.settings.storage_url, self._stores.images))
         log.info(
             "ready after %.1f s: %s, images go to %s",
-            *(time.monotonic() - started, _describe(engine), store),
+            time.monotonic() - started,
+            _describe(engine),
+            store,
         )
 
     def _serve_status(self) -> None:
@@ -176,10 +178,11 @@ class Lifecycle:
         parts.run_recovery.stop()
         parts.image_sweeper.stop()
         parts.lease_keeper.stop()
+        others = parts.claims.release_all()
         log.info(
             "drained: %s ended; %s requeued; callbacks that wait in the fleet: %s",
             _describe_jobs([each for each in started if each not in requeued]),
-            _describe_jobs(requeued, parts.claims.release_all()),
+            _describe_jobs(list(dict.fromkeys(requeued)), others),
             self._count_callbacks(),
         )
         parts.progress.stop()
@@ -203,8 +206,8 @@ class Lifecycle:
         """Return how many callbacks the fleet still has to send. Other workers send them."""
         try:
             return str(self.parts.callbacks.count_waiting())
-        except redis.RedisError:
-            return "unknown, because Redis is away"
+        except redis.RedisError as error:
+            return f"unknown, because Redis failed: {error}"
 
     def _on_preemption_notice(self) -> None:
         log.warning("preemption notice received: the platform is about to take this host away")

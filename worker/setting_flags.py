@@ -11,7 +11,7 @@ import click
 
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.settings import ENV_PREFIX
-from imagefleet.shared.text import printable
+from imagefleet.shared.text import mask_credentials, printable
 from imagefleet.worker.process.exit_codes import exit_code_of
 from imagefleet.worker.settings import WorkerSettings
 
@@ -67,7 +67,7 @@ def exit_on_error(flags: Mapping[str, object]) -> Iterator[None]:
     try:
         yield
     except ImagefleetError as error:
-        line = printable(name_flag(str(error), flags), _MAX_LINE)
+        line = printable(mask_credentials(name_flag(str(error), flags)), _MAX_LINE)
         click.echo(f"imagefleet-worker: {line}", err=True)
         sys.exit(exit_code_of(error))
 

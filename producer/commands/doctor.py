@@ -19,9 +19,10 @@ from imagefleet.shared.doctor import (
     check_variables,
     run_check,
 )
-from imagefleet.shared.errors import StorageDenied
+from imagefleet.shared.errors import ImagefleetError, StorageDenied
 from imagefleet.shared.jobs.worker_status import WorkerState
 from imagefleet.shared.settings import Settings
+from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text import counted
 
 
@@ -80,13 +81,24 @@ def _check_stores(settings: Settings) -> Iterator[Finding]:
     if not addresses:
         text = "unknown until a worker was ready, unless IMAGEFLEET_STORAGE_URL is set"
         yield Finding(Verdict.WARNING, text)
-    stores = {store.url: store for store in map(connection.store_of, addresses)}
-    for store in stores.values():
+    checked = set[str]()
+    for address in addresses:
         try:
-            yield from check_storage(store)
-        except StorageDenied as error:
-            text = f"only reading may work; `delete`, and jobs with images, need more: {error}"
-            yield Finding(Verdict.WARNING, text)
+            store = connection.store_of(address)
+            if store.url not in checked:
+                checked.add(store.url)
+                yield from _check_store(store)
+        except ImagefleetError as error:
+            yield Finding(Verdict.FAILURE, str(error))
+
+
+def _check_store(store: ObjectStore) -> Iterator[Finding]:
+    try:
+        yield from check_storage(store)
+    except StorageDenied as error:
+        store.exists("check")  # it fails too if nothing may be read
+        text = f"can only be read; `delete`, and jobs with images, need more: {error}"
+        yield Finding(Verdict.WARNING, text)
 
 
 _CHECKS: Final[dict[str, Callable[[Settings], Iterator[Finding]]]] = {

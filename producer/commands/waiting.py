@@ -45,7 +45,7 @@ def wait_for_jobs(
     outages = OutageTolerance()
     waiting = {job.id: job for job in jobs}
     left = dict(waiting)  # a job stays here until its images are printed, also at Ctrl-C
-    with _say_how_to_look_again(left, as_json=as_json):
+    with _say_how_to_look_again(left, waiting, as_json=as_json):
         for job in client.await_jobs(waiting, Polling(waiting, timeout, outages)):
             status, places = None, []
             try:
@@ -94,13 +94,20 @@ def save_images(status: JobStatus, out: Path | None) -> list[str]:
 
 
 @contextmanager
-def _say_how_to_look_again(left: Collection[str], *, as_json: bool) -> Iterator[None]:
-    """At a timeout or Ctrl-C, print the ids in `left`, and the commands that look at them again."""
+def _say_how_to_look_again(
+    left: Collection[str], waiting: Collection[str], *, as_json: bool
+) -> Iterator[None]:
+    """At a timeout or Ctrl-C, print the ids in `left`, and the commands that look at them again.
+
+    Those that are not in `waiting` have ended.
+    """
     try:
         yield
     except (ResultTimeout, KeyboardInterrupt) as ended:
         for job_id in left:
-            fields: dict[str, object] = {"done": False} if as_json else {"note": "not done yet"}
+            done = job_id not in waiting
+            note = "done, and not printed" if done else "not done yet"
+            fields: dict[str, object] = {"done": done} if as_json else {"note": note}
             echo_fields({"id": job_id, **fields}, as_json=as_json)
         if isinstance(ended, ResultTimeout):
             raise ResultTimeout(f"{ended}: {_next_commands(left)}") from None

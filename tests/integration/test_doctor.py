@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from imagefleet import Client
 from imagefleet.producer.cli import main
 from imagefleet.shared.errors import StorageDenied
+from imagefleet.shared.jobs.worker_status import WorkerState
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.processes import ROOT, StartWorker, until
 from tests.support.redis import TcpServer
@@ -57,6 +58,7 @@ def test_a_healthy_host_passes(environment: dict[str, str], tmp_path: Path) -> N
         "redis": "ok",
         "storage": "ok",
         "model": "warn",
+        "cache": "ok",
         "metrics": "ok",
         "notice": "ok",
         "callbacks": "ok",
@@ -122,7 +124,7 @@ def test_a_misspelt_variable_is_a_warning(environment: dict[str, str]) -> None:
             "devices",
             "; try a smaller IMAGEFLEET_PER",
         ),
-        (["--cache-dir", "/dev/null/a"], "devices", "--cache-dir=/dev/null/a cannot be created"),
+        (["--cache-dir", "/dev/null/a"], "cache", "--cache-dir=/dev/null/a cannot be created"),
         (["--programs-url", "memory://"], "storage", "needs IMAGEFLEET_PROGRAMS_SECRET"),
     ],
 )
@@ -167,7 +169,8 @@ def test_a_producer_sees_its_workers_and_their_store(
     start: StartWorker, producer: Client, settings: dict[str, str], tmp_path: Path
 ) -> None:
     worker = start()
-    until(producer.offers)
+    ready = [WorkerState.READY]
+    until(lambda: [each.state for each in producer.fleet.workers.statuses()] == ready)
     report = CliRunner().invoke(main, ["doctor"], env=settings)
     assert report.exit_code == 0, report.output
     assert re.search(r"^ok    redis  .* ms a command$", report.output, re.M)
@@ -210,4 +213,4 @@ def test_a_producer_that_may_only_read_the_store_is_warned(
     monkeypatch.setattr("imagefleet.shared.storage.folder.FolderStore.put", deny)
     report = CliRunner().invoke(main, ["doctor"], env=settings)
     assert report.exit_code == 0, report.output
-    assert re.search(r"^warn  storage +only reading may work.*: AccessDenied$", report.output, re.M)
+    assert re.search(r"^warn  storage +can only be read.*: AccessDenied$", report.output, re.M)

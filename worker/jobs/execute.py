@@ -131,7 +131,7 @@ class JobExecutor:
             counted: whether the delivery counts against the messages.
 
         Returns:
-            Those that were requeued, and not cancelled instead.
+            Those whose messages were requeued, and whose jobs were not cancelled instead.
         """
         if not counted:
             self._claims.announce_requeue([attempt.tag for attempt in attempts])
