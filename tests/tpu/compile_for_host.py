@@ -89,20 +89,24 @@ def layers(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def _compile_layer(spec: AttentionSpec, packing: HeadPacking | None, placement: Placement) -> None:
-    channels = spec.heads * spec.head_dim if packing is None else packing.lanes
+    def abstract(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((2, *shape), spec.dtype, sharding=placement.replicated)
 
-    def abstract(length: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(
-            (2, length, channels), spec.dtype, sharding=placement.replicated
-        )
-
-    compute = jax.jit(
-        partial(attention, heads=spec.heads, causal=spec.causal)
-        if packing is None
-        else partial(attend_packed, packing=packing)
-    )
+    if packing is None:
+        compute = jax.jit(partial(attention, heads=spec.heads, causal=spec.causal))
+        channels = spec.heads * spec.head_dim
+        lengths = (spec.queries, spec.keys, spec.keys)
+        operands = [abstract(length, channels) for length in lengths]
+    else:
+        compute = jax.jit(partial(attend_packed, packing=packing))
+        rows = packing.heads * packing.rows_per_head
+        operands = [
+            abstract(packing.lanes, spec.queries),
+            abstract(spec.keys, packing.lanes),
+            abstract(rows, spec.keys),
+        ]
     with jax.set_mesh(placement.mesh):
-        lowered = compute.lower(*map(abstract, (spec.queries, spec.keys, spec.keys)))
+        lowered = compute.lower(*operands)
     lowered.compile()
 
 
@@ -148,24 +152,25 @@ def _compile_convolution(
 
 
 def transformer(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield a transformer block of SDXL, with both of its kernels."""
-    yield "block", partial(_compile_transformer, placement_of(host))
+    """Yield a transformer block of SDXL (v6e) or Stable Diffusion 1, with both of its kernels."""
+    sizes = (640, 10, 2048) if host.startswith("v6e") else (320, 8, 4096)
+    yield "block", partial(_compile_transformer, *sizes, placement_of(host))
 
 
-def _compile_transformer(placement: Placement) -> None:
-    """Compile a block of 2,048 pixels with 640 channels for two sequences on each device.
+def _compile_transformer(channels: int, heads: int, pixels: int, placement: Placement) -> None:
+    """Compile a block for two sequences on each device.
 
     Raises:
         AssertionError: The program does not have a kernel.
     """
-    graph, state = nnx.split(nnx.eval_shape(partial(TransformerBlock, 640, 2048, 10)))
+    graph, state = nnx.split(nnx.eval_shape(partial(TransformerBlock, channels, 2048, heads)))
     weights = jax.tree.map(
         lambda weight: jax.ShapeDtypeStruct(weight.shape, BFLOAT16, sharding=placement.replicated),
         nnx.to_pure_dict(state),
     )
 
     def abstract(length: int) -> jax.ShapeDtypeStruct:
-        shape = (2 * placement.mesh.size, length, 640)
+        shape = (2 * placement.mesh.size, length, channels)
         return jax.ShapeDtypeStruct(shape, BFLOAT16, sharding=placement.by_slot)
 
     def compute(weights: Any, x: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -174,7 +179,7 @@ def _compile_transformer(placement: Placement) -> None:
         return result
 
     with jax.set_mesh(placement.mesh):
-        lowered = jax.jit(compute).lower(weights, abstract(2048), abstract(77), abstract(77))
+        lowered = jax.jit(compute).lower(weights, abstract(pixels), abstract(77), abstract(77))
     text = lowered.compile().as_text() or ""
     assert PACKED_ATTENTION in text, BY_XLA
     assert FEED_FORWARD in text, BY_XLA

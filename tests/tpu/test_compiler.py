@@ -59,8 +59,9 @@ def test_the_kernel_for_large_maps_compiles(host: str) -> None:
     assert refused(errors) == by_xla
 
 
-def test_a_transformer_block_compiles_with_its_kernels() -> None:
-    assert compile_for("v6e-1", "transformer") == {"block": None}
+@pytest.mark.parametrize("host", ["v5e-1", "v6e-1"])
+def test_a_transformer_block_compiles_with_its_kernels(host: str) -> None:
+    assert compile_for(host, "transformer") == {"block": None}
 
 
 def test_the_step_of_stable_diffusion_compiles() -> None:

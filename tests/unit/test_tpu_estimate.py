@@ -6,7 +6,7 @@ from imagefleet.worker.engine.tpu_hosts import GENERATIONS
 from tools.tpu.estimate import (
     FEED_FORWARD_FACTOR,
     FEED_FORWARD_NORM_CYCLES,
-    PACKED_SOFTMAX_CYCLES,
+    PACKED_SCORE_CYCLES,
     SOFTMAX_CYCLES,
     STAGING_CYCLES,
     kernel_cycles,
@@ -59,10 +59,10 @@ CONVOLUTION = (
 
 
 PACKED = (
-    '%k = bf16[2,4096,384]{2,1,0} custom-call(%q, %k, %v), custom_call_target="tpu_custom_call",'
-    " operand_layout_constraints={bf16[2,4096,384]{2,1,0}, bf16[2,1024,384]{2,1,0}, "
-    "bf16[2,1024,384]{2,1,0}}, frontend_attributes={kernel_metadata={}}, "
-    'metadata={op_name="jit(step)/shard_map/packed_attention_8/pallas_call"}'
+    '%k = bf16[2,384,4096]{2,1,0} custom-call(%q, %k, %v), custom_call_target="tpu_custom_call",'
+    " operand_layout_constraints={bf16[2,384,4096]{2,1,0}, bf16[2,1024,384]{2,1,0}, "
+    "bf16[2,384,1024]{2,1,0}}, frontend_attributes={kernel_metadata={}}, "
+    'metadata={op_name="jit(step)/shard_map/packed_attention_8x40/pallas_call"}'
 )
 
 
@@ -77,25 +77,28 @@ def test_a_kernel_takes_its_products_with_the_head_padded_and_its_softmax() -> N
     assert cycles == pytest.approx(products + scores * SOFTMAX_CYCLES["v5e"])
 
 
-def test_packed_heads_differ_from_heads_of_their_own_by_the_softmax() -> None:
-    v5e = GENERATIONS["v5e"]
-    (packed,), (own,) = kernel_cycles(PACKED, v5e), kernel_cycles(KERNEL, v5e)
-    softmax = SOFTMAX_CYCLES["v5e"] - PACKED_SOFTMAX_CYCLES["v5e"]
-    assert own - packed == pytest.approx(2 * 8 * 4096 * 1024 * softmax)
+def test_packed_heads_take_the_cycles_of_their_schedule() -> None:
+    narrow, wide = PACKED_SCORE_CYCLES["v5e"]
+    scores = 2 * 8 * 4096 * 1024
+    for text, of_score in ((PACKED, narrow), (PACKED.replace("8x40", "8x64"), wide)):
+        assert list(kernel_cycles(text, GENERATIONS["v5e"])) == [pytest.approx(scores * of_score)]
 
 
-def test_the_feed_forward_kernel_counts_its_three_products() -> None:
+@pytest.mark.parametrize(("host", "channels", "padded"), [("v6e", 1280, 1280), ("v5e", 320, 384)])
+def test_the_feed_forward_kernel_counts_its_three_products(
+    host: str, channels: int, padded: int
+) -> None:
+    of_weights = f"bf16[{channels},{8 * channels}]{{1,0}}"
     text = (
         '%f = bf16[2048,1280]{1,0} custom-call(%x), custom_call_target="tpu_custom_call",'
-        " operand_layout_constraints={bf16[2048,1280]{1,0}, f32[1,1280]{1,0}, f32[1,1280]{1,0},"
-        " bf16[1280,10240]{1,0}, bf16[1280,10240]{1,0}}"
+        f" operand_layout_constraints={{bf16[2048,{channels}]{{1,0}}, f32[1,{channels}]{{1,0}},"
+        f" f32[1,{channels}]{{1,0}}, {of_weights}, {of_weights}}}"
         ', metadata={op_name="jit(f)/feed_forward/pallas_call"}'
     )
-    v6e = GENERATIONS["v6e"]
-    products = 3 * 2 * 2048 * 1280 * 5120 / v6e.flops_per_cycle
-    normalized = 2048 * 1280 * FEED_FORWARD_NORM_CYCLES
-    (cycles,) = kernel_cycles(text, v6e)
-    assert cycles == pytest.approx(FEED_FORWARD_FACTOR * products + normalized)
+    products = 3 * 2 * 2048 * padded * 4 * channels / GENERATIONS[host].flops_per_cycle
+    normalized = 2048 * channels * FEED_FORWARD_NORM_CYCLES
+    (cycles,) = kernel_cycles(text, GENERATIONS[host])
+    assert cycles == pytest.approx(FEED_FORWARD_FACTOR[host] * products + normalized)
 
 
 def test_a_convolution_stages_the_lanes_that_its_channels_take() -> None:

@@ -23,7 +23,7 @@ _KERNEL: Final = re.compile(
     r'custom_call_target="tpu_custom_call".*?operand_layout_constraints=\{(.*?)\}\}'
     r'(.*?op_name="([^"]*)")?'
 )
-_PACKED_HEADS: Final = re.compile(rf"{PACKED_ATTENTION}_(\d+)")
+_PACKED_HEADS: Final = re.compile(rf"{PACKED_ATTENTION}_(\d+)x(\d+)")
 _SHAPE: Final = re.compile(r"\w+\[([\d,]+)\]")
 _COLLECTIVE: Final = re.compile(
     r" (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
@@ -41,15 +41,16 @@ SOFTMAX_CYCLES: Final[Mapping[str, float]] = {
 is the compiler's schedule of a layer with 4096 pixels and heads of 40, less the products at the
 peak."""
 
-PACKED_SOFTMAX_CYCLES: Final[Mapping[str, float]] = {
-    "v2": 0.0,
-    "v3": 0.0056,
-    "v4": 0.0011,
-    "v5e": 0.0001,
-    "v5p": 0.0001,
-    "v6e": 0.0014,
+PACKED_SCORE_CYCLES: Final[Mapping[str, tuple[float, float]]] = {
+    "v2": (0.0098, 0.0106),
+    "v3": (0.0091, 0.0099),
+    "v4": (0.0024, 0.0026),
+    "v5e": (0.0028, 0.003),
+    "v5p": (0.0015, 0.0015),
+    "v6e": (0.0018, 0.002),
 }
-"""The same for the kernel of packed heads."""
+"""By generation: cycles that the kernel of packed heads takes for each score, with both products:
+for heads of 40 channels, and for wider ones. It is the compiler's schedule of a block."""
 
 STAGING_CYCLES: Final[Mapping[str, float]] = {
     "v2": 0.0,
@@ -61,11 +62,12 @@ STAGING_CYCLES: Final[Mapping[str, float]] = {
 }
 """By generation: cycles that the convolution kernel takes for each number that it normalises and
 stages. It is the compiler's schedule for a map of 512x512x128. v2 and v3 do not use this kernel."""
-FEED_FORWARD_FACTOR: Final = 1.17
-"""On v6e: the schedule of a chunk of the feed-forward kernel, relative to its products at the
-peak."""
+FEED_FORWARD_FACTOR: Final[Mapping[str, float]] = {"v5e": 1.02, "v6e": 1.17}
+"""The schedule of a chunk of the feed-forward kernel, relative to its products at the peak with
+channels padded to 128."""
 FEED_FORWARD_NORM_CYCLES: Final = 0.0032
-"""On v6e: cycles that the feed-forward kernel takes for each number that it normalises and adds."""
+"""Cycles that the feed-forward kernel takes for each number that it normalises and adds."""
+_NARROW_HEAD: Final = 40
 _STAGED_TWICE: Final = 10 / 8
 """The kernel stages ten rows for a block of eight."""
 
@@ -145,9 +147,10 @@ def kernel_cycles(text: str, generation: TpuGeneration) -> Iterator[float]:
         elif CONVOLUTION in name:
             yield _convolution_cycles(shapes, generation)
         elif packed := _PACKED_HEADS.search(name):
-            (batch, queries, _), (_, keys, _), *_ = shapes
-            scores = batch * int(packed[1]) * queries * keys
-            yield scores * (_product_cycles(128, generation) + PACKED_SOFTMAX_CYCLES[kind])
+            (batch, _, queries), (_, keys, _), *_ = shapes
+            heads, head_dim = map(int, packed.groups())
+            scores = batch * heads * queries * keys
+            yield scores * PACKED_SCORE_CYCLES[kind][head_dim > _NARROW_HEAD]
         else:
             (batch, heads, queries, head_dim), (_, _, keys, _), *_ = shapes
             scores = batch * heads * queries * keys
@@ -162,8 +165,10 @@ def _product_cycles(head_dim: int, generation: TpuGeneration) -> float:
 def _feed_forward_cycles(shapes: list[list[int]], generation: TpuGeneration) -> float:
     """Count the products, and the norm. The operands are pixels, two vectors and the weights."""
     (pixels, channels), _, _, (_, twice_hidden), *_ = shapes
-    products = 3 * pixels * channels * twice_hidden / generation.flops_per_cycle
-    return FEED_FORWARD_FACTOR * products + pixels * channels * FEED_FORWARD_NORM_CYCLES
+    padded = -(-channels // 128) * 128
+    products = 3 * pixels * padded * twice_hidden / generation.flops_per_cycle
+    factor = FEED_FORWARD_FACTOR[generation.name]
+    return factor * products + pixels * channels * FEED_FORWARD_NORM_CYCLES
 
 
 def _convolution_cycles(shapes: list[list[int]], generation: TpuGeneration) -> float:

@@ -25,12 +25,16 @@ from imagefleet.worker.engine.mesh import (
 
 KERNEL_NAME: Final = "feed_forward"
 """It is in the programs, so that `tools.tpu` finds the kernel there."""
-_DEVICE_KINDS: Final = ("TPU v6 lite", "TPU v6e")
+_V5E: Final = ("TPU v5 lite", "TPU v5e")
+_V6E: Final = ("TPU v6 lite", "TPU v6e")
+_MAX_CHANNELS_ON_V5E: Final = 640
+"""With more channels XLA's products are at the peak on v5e."""
 _MAX_BLOCK_VALUES: Final = 1024 * 1280
 """Pixels times channels of a block, at most."""
-_MIN_PIXELS: Final = 512
-"""Of a block. With fewer, reading the weights takes longer than the products."""
-_CHUNKS: Final = (512, 256)
+_MAX_BLOCK_PIXELS: Final = 2048
+_MIN_BLOCK_PIXELS: Final = 512
+"""With fewer, reading the weights takes longer than the products."""
+_CHUNKS: Final = (512, 640, 256)
 
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -58,19 +62,22 @@ def uses_kernel(x: jax.Array, hidden: int) -> bool:
         x: `[b, n, c]`: the pixels.
         hidden: The width of the hidden values.
     """
-    if target_device().device_kind not in _DEVICE_KINDS or x.dtype != jnp.bfloat16:
-        return False
-    if devices_per_copy() > 1:
-        return False
     _, length, channels = x.shape
+    kind = target_device().device_kind
+    suits_v5e = kind in _V5E and channels <= _MAX_CHANNELS_ON_V5E and channels % 64 == 0
+    suits_v6e = kind in _V6E and channels % TPU_LANES == 0
+    if not (suits_v5e or suits_v6e) or x.dtype != jnp.bfloat16 or devices_per_copy() > 1:
+        return False
+    has_chunks = any(hidden % chunk == 0 for chunk in _CHUNKS)
     pixels = images_on_device(x) * length
-    has_chunks = channels % TPU_LANES == 0 and any(hidden % chunk == 0 for chunk in _CHUNKS)
-    return has_chunks and block_pixels(pixels, channels) >= _MIN_PIXELS
+    return has_chunks and block_pixels(pixels, channels) >= _MIN_BLOCK_PIXELS
 
 
 def block_pixels(pixels: int, channels: int) -> int:
-    """Return the pixels of a block: the most that divide `pixels` and fit; 0 if none do."""
-    most = min(pixels, _MAX_BLOCK_VALUES // channels)
+    """Return the pixels of a block: of the multiples of 16 that divide `pixels`, the largest that
+    fits; 0 if none does.
+    """
+    most = min(pixels, _MAX_BLOCK_VALUES // channels, _MAX_BLOCK_PIXELS)
     blocks = range(most - most % 16, 0, -16)
     return next((block for block in blocks if pixels % block == 0), 0)
 

@@ -3,10 +3,10 @@
 Input: the pixels of a layer and its weights. Output: the pixels with the result added. The kernel
 depends on no network.
 
-The hidden values of the layer are eight times as wide as the pixels, and written to the main memory
-they would take longer than the products. So the kernel takes a block of pixels and, one after the
-other, chunks of the hidden values: it computes a chunk, and adds its product with the weights of
-the second layer to float32 sums.
+The first layer's values and gates are together eight times as wide as the pixels. Written to the
+main memory they would take as long as the products or longer. So the kernel takes a block of pixels
+and, one after the other, chunks of the hidden values: it computes a chunk, and adds its product
+with the weights of the second layer to float32 sums.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ from imagefleet.worker.engine.feed_forward import (
 )
 
 _MEMORY_BYTES: Final = 40 * 2**20
-"""The core's memory that the kernel may use."""
+"""The core's memory that the kernel may use. The compiler refuses blocks of 1024 pixels of 1280
+channels with 24 MiB."""
 
 
 def feed_forward_by_kernel(

@@ -1,12 +1,13 @@
 """Compute self-attention on TPUs with the heads side by side in the registers.
 
 Input: queries, keys and values whose heads are packed, and the sizes of a layer. Output: the
-attended values, packed in the same way. Layers and weights are what they are for other devices.
+attended values, packed like the values. Layers and weights are what they are for other devices.
 
 A TPU's registers have 128 columns, *lanes*. Pallas' kernel takes one head after another, so heads
 of 40 channels are copied into registers of their own before it, and back after it. Here the
-projections write three heads of 40 into each 128 lanes, and `packed_attention_kernel` reads them
-there. docs/tpu.md has the estimates of the TPU compiler. No TPU has run it.
+projections write three heads of 40 into each 128 lanes of the keys and 128 rows of the queries,
+and each head of the values into rows of its own. `packed_attention_kernel` reads them there.
+docs/tpu.md has the estimates of the TPU compiler. No TPU has run it.
 """
 
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from imagefleet.worker.engine.mesh import (
 
 KERNEL_NAME: Final = "packed_attention"
 """It is in the programs, followed by the number of heads, so that `tools.tpu` finds the kernel."""
+_ROWS_MULTIPLE: Final = 16
+"""Rows of a register of bfloat16."""
 _MAX_LANES_PER_CHANNEL: Final = 1.25
 """Heads are packed if the lanes are then nearly full: heads of 40 take 384 lanes for 320 channels,
 heads of 64 as many as there are channels. Heads of 80 would take 1,024 lanes for 640 channels, and
@@ -38,14 +41,18 @@ the projections would take longer than the copies."""
 
 @dataclass(frozen=True, kw_only=True)
 class HeadPacking:
-    """The lanes that the heads of a layer take: as many whole heads in each 128 as fit."""
+    """The places of the heads of a layer.
+
+    Keys have as many whole heads in each 128 lanes as fit, a *tile*, and queries have the same in
+    each 128 rows. Values have a multiple of 16 rows for each head.
+    """
 
     heads: int
     head_dim: int
 
     @property
     def fills_lanes(self) -> bool:
-        """Return whether the lanes are nearly full. A head leaves one to the sum of its softmax."""
+        """Return whether the lanes of the keys are nearly full."""
         fits = self.head_dim < TPU_LANES
         return fits and self.lanes <= _MAX_LANES_PER_CHANNEL * self.heads * self.head_dim
 
@@ -61,21 +68,31 @@ class HeadPacking:
 
     @property
     def lanes(self) -> int:
-        """Return the number of lanes."""
+        """Return the number of lanes of the keys, which is that of the rows of the queries."""
         return self.tiles * TPU_LANES
 
-    def lane_beside(self, head: int) -> int:
-        """Return a lane of a tile that is not one of its head `head`."""
-        end = (head + 1) * self.head_dim
-        return end if end < TPU_LANES else 0
+    @property
+    def rows_per_head(self) -> int:
+        """Return the rows of a head of the values. One or more is spare, for its softmax."""
+        return (self.head_dim // _ROWS_MULTIPLE + 1) * _ROWS_MULTIPLE
 
-    def pack(self, array: jax.Array) -> jax.Array:
-        """Put the last axis, `heads * head_dim`, into the lanes; the other lanes are 0."""
+    def rows_of(self, head: int) -> slice:
+        """Return the rows of the values of a head of a tile."""
+        return slice(head * self.rows_per_head, (head + 1) * self.rows_per_head)
+
+    def pack_lanes(self, array: jax.Array) -> jax.Array:
+        """Put the last axis, `heads * head_dim`, in the order of the lanes; the others are 0."""
         before = array.shape[:-1]
         slots = self.tiles * self.heads_per_tile
         by_head = array.reshape(*before, self.heads, self.head_dim)
         by_tile = _pad(by_head, axis=-2, length=slots).reshape(*before, self.tiles, -1)
         return _pad(by_tile, axis=-1, length=TPU_LANES).reshape(*before, self.lanes)
+
+    def pack_rows(self, array: jax.Array) -> jax.Array:
+        """Put the last axis, `heads * head_dim`, in the order of the values' rows; others are 0."""
+        before = array.shape[:-1]
+        by_head = array.reshape(*before, self.heads, self.head_dim)
+        return _pad(by_head, axis=-1, length=self.rows_per_head).reshape(*before, -1)
 
 
 def _pad(array: jax.Array, *, axis: int, length: int) -> jax.Array:
@@ -109,13 +126,13 @@ def attend_packed(q: jax.Array, k: jax.Array, v: jax.Array, packing: HeadPacking
     """Compute softmax(q kᵀ / √d) v per head, with the images that each device has.
 
     Args:
-        q: `[batch, n, lanes]`, packed.
-        k: `[batch, m, lanes]`, packed.
-        v: `[batch, m, lanes]`, packed.
+        q: `[batch, lanes, n]`: the queries by `pack_lanes`, transposed.
+        k: `[batch, m, lanes]`: the keys by `pack_lanes`.
+        v: `[batch, rows, m]`: the values by `pack_rows`, transposed.
         packing: Of the heads.
 
     Returns:
-        `[batch, n, lanes]`, packed.
+        `[batch, rows, n]`: like the values. The spare rows are not 0.
     """
     from imagefleet.worker.engine.packed_attention_kernel import attend_by_kernel
 

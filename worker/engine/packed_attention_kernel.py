@@ -1,18 +1,27 @@
 """Compute attention over packed heads on TPU with a kernel of our own, written in Pallas.
 
-Input: queries, keys and values `[b, n, lanes]`, as `packed_attention.HeadPacking` arranges them.
-Output: the attended values in the same arrangement. The kernel depends on no network.
+Input: queries, keys and values, as `packed_attention.HeadPacking` arranges them. Output: the
+attended values, arranged like the values. The kernel depends on no network.
 
 It is flash attention (Dao et al. 2022): the scores of one block of queries and keys are in the
-memory of the core, and the sums of the softmax are corrected from block to block. A product with
-the queries of one head uses all 128 lanes of the keys; the lanes of the other heads are 0 in the
-queries. That costs nothing: the matrix unit would fill up one head to 128 lanes anyway. In the
-values these lanes are 1, so that the product also adds up the softmax. The exponentials are powers
-of 2, since the queries are scaled by log2(e).
+memory of the core, and the sums of the softmax are corrected from block to block.
+
+Both products have the queries in the columns, so that the maximum of a softmax is one of rows:
+
+- scores `[keys, queries]` = keys `[keys, 128]` · queries `[128, queries]`. A product takes all 128
+  lanes of the keys; the rows of the other heads are 0 in the queries. That costs nothing: the
+  matrix unit would fill up one head to 128 lanes anyway.
+- attended `[rows, queries]` = values `[rows, keys]` · weights `[keys, queries]`. A head has 48 rows
+  in the place of 128 columns, so the matrix unit needs about half of the time. The values of the
+  spare rows are 1, so that the product also adds up the softmax.
+
+The exponentials are powers of 2, since the queries are scaled by log2(e).
 """
 
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,43 +36,61 @@ from imagefleet.worker.engine.mesh import target_device
 from imagefleet.worker.engine.packed_attention import KERNEL_NAME, HeadPacking
 
 _LEAST: Final = float(np.finfo(np.float32).min)
-_LARGE_BLOCKS: Final = ("TPU v5 lite", "TPU v5e", "TPU v5", "TPU v5p", "TPU v6 lite", "TPU v6e")
-"""Kinds of devices whose cores have 64 MiB of memory or more. With blocks of 1024 queries and 2048
-keys of bfloat16, their compiler's schedule takes 0.86 of the cycles that it takes with 512 and
-1024. The other kinds have 16 MiB."""
+_V6E: Final = ("TPU v6 lite", "TPU v6e")
+_LARGE_BLOCKS: Final = ("TPU v5 lite", "TPU v5e", "TPU v5", "TPU v5p", *_V6E)
+"""Kinds of devices whose cores have 64 MiB of memory or more. The other kinds have 16 MiB."""
+_MAX_HEADS_OF_LARGE_BLOCKS: Final = 4
+"""In 128 lanes. Each head has sums of its own in the memory."""
 _MEMORY_BYTES: Final = 24 * 2**20
 """The core's memory that the kernel may use with large blocks."""
+_CHUNK_ON_V6E: Final = 512
+"""Keys whose scores v6e computes while it takes the exponentials of those before. The schedule of
+other kinds is as good or better if a head's block is one chunk."""
 
 
 def attend_by_kernel(
     q: jax.Array, k: jax.Array, v: jax.Array, *, packing: HeadPacking
 ) -> jax.Array:
     """Attend on one device. The arguments are those of `packed_attention.attend_packed`."""
-    batch, length, lanes = q.shape
-    is_large = target_device().device_kind in _LARGE_BLOCKS and q.dtype == jnp.bfloat16
+    batch, _, length = q.shape
+    device_kind = target_device().device_kind
+    is_large = (
+        device_kind in _LARGE_BLOCKS
+        and q.dtype == jnp.bfloat16
+        and packing.heads_per_tile <= _MAX_HEADS_OF_LARGE_BLOCKS
+    )
     max_queries, max_keys = (1024, 2048) if is_large else (512, 1024)
     queries, keys = largest_block(length, max_queries), largest_block(k.shape[1], max_keys)
-    of_queries = pl.BlockSpec((1, queries, TPU_LANES), lambda b, tile, i, j: (b, i, tile))
+    chunk = largest_block(keys, _CHUNK_ON_V6E) if device_kind in _V6E else keys
+    rows = packing.heads_per_tile * packing.rows_per_head
+    of_queries = pl.BlockSpec((1, TPU_LANES, queries), lambda b, tile, i, j: (b, tile, i))
     of_keys = pl.BlockSpec((1, keys, TPU_LANES), lambda b, tile, i, j: (b, j, tile))
+    of_values = pl.BlockSpec((1, rows, keys), lambda b, tile, i, j: (b, tile, j))
+    of_result = pl.BlockSpec((1, rows, queries), lambda b, tile, i, j: (b, tile, i))
     scores = batch * packing.heads * length * k.shape[1]
-    by_head = pltpu.VMEM((packing.heads_per_tile, queries, TPU_LANES), jnp.float32)
+    operands = _operand_dtype(q.dtype)
     result: jax.Array = pl.pallas_call(
-        partial(_compute_block, packing=packing, operands=_operand_dtype(q.dtype)),
-        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),  # type: ignore[no-untyped-call]
+        partial(_compute_block, packing=packing, chunk=chunk, operands=operands),
+        out_shape=jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+            (batch, v.shape[1], length), q.dtype
+        ),
         grid=(batch, packing.tiles, length // queries, k.shape[1] // keys),
-        in_specs=[of_queries, of_keys, of_keys],
-        out_specs=of_queries,
-        scratch_shapes=[by_head, by_head],
+        in_specs=[of_queries, of_keys, of_values],
+        out_specs=of_result,
+        scratch_shapes=[
+            pltpu.VMEM((packing.heads_per_tile, 1, queries), jnp.float32),
+            pltpu.VMEM((rows, queries), jnp.float32),
+        ],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"),
             vmem_limit_bytes=_MEMORY_BYTES if is_large else None,
         ),
         cost_estimate=pl.CostEstimate(
             flops=4 * scores * packing.head_dim,
-            bytes_accessed=q.dtype.itemsize * batch * lanes * 2 * (length + k.shape[1]),
+            bytes_accessed=2 * (q.nbytes + k.nbytes),
             transcendentals=scores,
         ),
-        name=f"{KERNEL_NAME}_{packing.heads}",
+        name=f"{KERNEL_NAME}_{packing.heads}x{packing.head_dim}",
     )(q, k, v)
     return result
 
@@ -81,13 +108,13 @@ def _compute_block(
     attended: Any,
     *,
     packing: HeadPacking,
+    chunk: int,
     operands: DTypeLike,
 ) -> None:
     """Add one block of keys to the results of one block of queries.
 
-    Both `[heads, n, lanes]`: `greatest` is the maximum of each softmax so far, the same in all
-    lanes; `attended` has the sums of the values in the lanes of the head, and in all others the sum
-    of the softmax.
+    `greatest [heads, 1, n]` is the maximum of each softmax so far. `attended [rows, n]` has the
+    sums of each head's values, and in its spare rows the sum of the softmax.
     """
     is_last_tile = pl.program_id(1) == packing.tiles - 1
     heads_of_last_tile = packing.heads - (packing.tiles - 1) * packing.heads_per_tile
@@ -97,55 +124,75 @@ def _compute_block(
         greatest[...] = jnp.full_like(greatest, _LEAST)
         attended[...] = jnp.zeros_like(attended)
 
-    for head in range(packing.heads_per_tile):
-        add = partial(_add_head, q, k, v, greatest, attended, head, packing, operands)
-        if head < heads_of_last_tile:
-            add()
-        else:
-            pl.when(jnp.logical_not(is_last_tile))(add)
+    tile = _Tile(q, k, v, greatest, attended, packing, chunk, operands)
+    if heads_of_last_tile == packing.heads_per_tile:
+        tile.add(packing.heads_per_tile)
+    else:
+        pl.when(jnp.logical_not(is_last_tile))(lambda: tile.add(packing.heads_per_tile))
+        pl.when(is_last_tile)(lambda: tile.add(heads_of_last_tile))
 
     @pl.when(pl.program_id(3) == pl.num_programs(3) - 1)
     def finish() -> None:
-        result = jnp.zeros(attended.shape[1:], jnp.float32)
         for head in range(packing.heads_per_tile):
-            sums = attended[head]
-            other_lane = packing.lane_beside(head)
-            # A sum contains 2 ** 0 = 1. It is 0 only where the last lanes have no head.
-            total = jnp.maximum(sums[:, other_lane : other_lane + 1], 1.0)
-            result = jnp.where(_lanes_of(head, packing, result), sums / total, result)
-        out[0] = result.astype(out.dtype)
+            rows = packing.rows_of(head)
+            sums = attended[rows, :]
+            # A sum contains 2 ** 0 = 1. It is 0 only where the last tile has no such head.
+            total = jnp.maximum(sums[packing.head_dim : packing.head_dim + 1], 1.0)
+            out[0, rows, :] = (sums / total).astype(out.dtype)
 
 
-def _add_head(
-    q: Any,
-    k: Any,
-    v: Any,
-    greatest: Any,
-    attended: Any,
-    head: int,
-    packing: HeadPacking,
-    operands: DTypeLike,
-) -> None:
-    scaled = q[0].astype(jnp.float32) * (packing.head_dim**-0.5 * np.log2(np.e))
-    query = jnp.where(_lanes_of(head, packing, scaled), scaled, 0.0).astype(operands)
-    scores = jax.lax.dot_general(
-        query,
-        k[0].astype(operands),
-        (((1,), (1,)), ((), ())),
-        preferred_element_type=jnp.float32,
-    )  # [n, m]
-    before = greatest[head]
-    now = jnp.maximum(before, scores.max(axis=1, keepdims=True))
-    weights = jnp.exp2(scores - jnp.tile(now, (1, scores.shape[1] // TPU_LANES)))
-    values = v[0].astype(operands)
-    values = jnp.where(_lanes_of(head, packing, values), values, jnp.ones_like(values))
-    added = jnp.dot(weights.astype(operands), values, preferred_element_type=jnp.float32)
-    greatest[head] = now
-    attended[head] = jnp.exp2(before - now) * attended[head] + added
+class _Tile(NamedTuple):
+    """The heads of 128 lanes, for one block of queries and keys."""
 
+    q: Any
+    k: Any
+    v: Any
+    greatest: Any
+    attended: Any
+    packing: HeadPacking
+    chunk: int
+    operands: DTypeLike
 
-def _lanes_of(head: int, packing: HeadPacking, like: jax.Array) -> jax.Array:
-    """Return which lanes of an array `[n, lanes]` are those of a head of the tile."""
-    lane = jax.lax.broadcasted_iota(jnp.int32, like.shape, 1)
-    first = head * packing.head_dim
-    return (lane >= first) & (lane < first + packing.head_dim)
+    def add(self, heads: int) -> None:
+        """Add the block of keys to the results of the first `heads` heads.
+
+        The scores of the next chunk are asked for before the exponentials of this one, so that
+        they may be computed at the same time.
+        """
+        work = list(self._split(heads))
+        queries = [self._query(head) for head in range(heads)]
+        scores = self._scores(queries, *work[0])
+        for this, following in pairwise(work):
+            next_scores = self._scores(queries, *following)
+            self._add_chunk(scores, *this)
+            scores = next_scores
+        self._add_chunk(scores, *work[-1])
+
+    def _split(self, heads: int) -> Iterator[tuple[int, slice]]:
+        for head in range(heads):
+            for start in range(0, self.k.shape[1], self.chunk):
+                yield head, slice(start, start + self.chunk)
+
+    def _query(self, head: int) -> jax.Array:
+        scaled = self.q[0].astype(jnp.float32) * (self.packing.head_dim**-0.5 * np.log2(np.e))
+        row = jax.lax.broadcasted_iota(jnp.int32, scaled.shape, 0)
+        first = head * self.packing.head_dim
+        is_own = (row >= first) & (row < first + self.packing.head_dim)
+        return jnp.where(is_own, scaled, 0.0).astype(self.operands)
+
+    def _scores(self, queries: list[jax.Array], head: int, keys: slice) -> jax.Array:
+        """Return `[keys, queries]`."""
+        k = self.k[0, keys, :].astype(self.operands)
+        return jnp.dot(k, queries[head], preferred_element_type=jnp.float32)
+
+    def _add_chunk(self, scores: jax.Array, head: int, keys: slice) -> None:
+        rows = self.packing.rows_of(head)
+        before = self.greatest[head]
+        now = jnp.maximum(before, scores.max(axis=0, keepdims=True))
+        weights = jnp.exp2(scores - now).astype(self.operands)
+        values = self.v[0, rows, keys].astype(self.operands)
+        row = jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
+        values = jnp.where(row < self.packing.head_dim, values, jnp.ones_like(values))
+        added = jnp.dot(values, weights, preferred_element_type=jnp.float32)
+        self.greatest[head] = now
+        self.attended[rows, :] = jnp.exp2(before - now) * self.attended[rows, :] + added

@@ -19,7 +19,7 @@ from imagefleet.worker.engine.models import transformer
 from imagefleet.worker.engine.models.blocks import LayerNorm
 from imagefleet.worker.engine.models.transformer import FeedForward
 
-V6E = SimpleNamespace(platform="tpu", device_kind="TPU v6 lite")
+DEVICE = SimpleNamespace(platform="tpu", device_kind="TPU v6 lite")
 
 
 def _draw(*shape: int, seed: int) -> jax.Array:
@@ -51,18 +51,19 @@ def test_blocks_divide_the_pixels() -> None:
     assert block_pixels(2048, 1280) == 1024
     assert block_pixels(8192, 640) == 2048
     assert block_pixels(2 * 96 * 96, 640) == 2048
+    assert block_pixels(8 * 4096, 320) == 2048  # more would not fit beside the hidden values
     assert block_pixels(2 * 24 * 24, 1280) == 576
     assert block_pixels(77, 640) == 0
 
 
-def test_v6e_uses_the_kernel_for_layers_that_fill_its_lanes(
+def test_v5e_and_v6e_use_the_kernel_where_it_is_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def uses(length: int, channels: int, dtype: type = jnp.bfloat16) -> bool:
         return uses_kernel(jnp.zeros((2, length, channels), dtype), 4 * channels)
 
     assert not uses(1024, 1280)  # on CPU
-    monkeypatch.setattr(feed_forward, "target_device", lambda: V6E)
+    monkeypatch.setattr(feed_forward, "target_device", lambda: DEVICE)
     assert uses(1024, 1280)
     assert uses(4096, 640)
     assert not uses(4096, 320)  # 320 channels do not fill their lanes
@@ -70,5 +71,7 @@ def test_v6e_uses_the_kernel_for_layers_that_fill_its_lanes(
     assert not uses(1024, 1280, jnp.float32)
     with jax.set_mesh(Placement.of(2, 2).mesh):
         assert not uses(1024, 1280)  # the devices share one copy of the weights
-    monkeypatch.setattr(V6E, "device_kind", "TPU v5 lite")
+    monkeypatch.setattr(DEVICE, "device_kind", "TPU v5 lite")
+    assert uses(4096, 320)
+    assert uses(1024, 640)
     assert not uses(1024, 1280)  # XLA's products are at the peak there

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from imagefleet.worker.engine import packed_attention
+from imagefleet.worker.engine import packed_attention, packed_attention_kernel
 from imagefleet.worker.engine.attention import attention
 from imagefleet.worker.engine.attention_backend import Backend
 from imagefleet.worker.engine.mesh import Placement
@@ -30,7 +30,7 @@ def _draw(*shape: int, seed: int = 0) -> jax.Array:
 
 
 def test_three_heads_of_40_lie_side_by_side_in_128_lanes() -> None:
-    packed = PACKINGS[0].pack(jnp.arange(1, 321))
+    packed = PACKINGS[0].pack_lanes(jnp.arange(1, 321))
     assert packed.shape == (384,)
     lanes = np.asarray(packed).reshape(3, 128)
     np.testing.assert_array_equal(lanes[0, :120], np.arange(1, 121))
@@ -41,15 +41,27 @@ def test_three_heads_of_40_lie_side_by_side_in_128_lanes() -> None:
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-@pytest.mark.parametrize(("queries", "keys"), [(256, 256), (128, 2048)])  # 2,048: two blocks
-def test_the_kernel_is_the_formula(packing: HeadPacking, queries: int, keys: int) -> None:
+@pytest.mark.parametrize(
+    ("queries", "keys", "chunk"),
+    [(256, 256, 256), (128, 2048, 1024), (128, 1024, 256)],  # one block, two blocks, four chunks
+)
+def test_the_kernel_is_the_formula(
+    packing: HeadPacking, queries: int, keys: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_attention_kernel, "_V6E", (jax.devices()[0].device_kind,))
+    monkeypatch.setattr(packed_attention_kernel, "_CHUNK_ON_V6E", chunk)
     channels = packing.heads * packing.head_dim
     q, k, v = (_draw(2, n, channels, seed=n) for n in (queries, keys, keys))
     expected = attention(q, k, v, heads=packing.heads, backend=Backend.FOLDED)
-    q, k, v = (packing.pack(x) for x in (q, k, v))
     with pltpu.force_tpu_interpret_mode():
-        result = attend_packed(q, k, v, packing)
-    np.testing.assert_allclose(result, packing.pack(expected), atol=6e-6)
+        result = attend_packed(
+            packing.pack_lanes(q).mT, packing.pack_lanes(k), packing.pack_rows(v).mT, packing
+        )
+    by_head = result.mT.reshape(2, queries, packing.heads, packing.rows_per_head)
+    attended = by_head[..., : packing.head_dim].reshape(expected.shape)
+    np.testing.assert_allclose(attended, expected, atol=6e-6)
+    # The spare rows are finite, because the next product multiplies them with 0.
+    np.testing.assert_allclose(by_head[..., packing.head_dim :], 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)

@@ -64,10 +64,13 @@ class Attention(nnx.Module):
         if packing is None or not all(isinstance(layer, nnx.Linear) for layer in layers):
             return self(x, self.project_context(x))
         to_q, to_k, to_v, to_out = (layer.kernel[...] for layer in layers)
-        q, k, v = (x @ packing.pack(kernel) for kernel in (to_q, to_k, to_v))
-        attended = attend_packed(q, k, v, packing) @ packing.pack(to_out.T).T
+        q = jnp.einsum("bnc,cl->bln", x, packing.pack_lanes(to_q))
+        k = x @ packing.pack_lanes(to_k)
+        v = jnp.einsum("bnc,cr->brn", x, packing.pack_rows(to_v))
+        attended = attend_packed(q, k, v, packing)
+        result = jnp.einsum("brn,cr->bnc", attended, packing.pack_rows(to_out.T))
         assert self.to_out.bias is not None
-        return attended + self.to_out.bias[...]
+        return result + self.to_out.bias[...]
 
 
 class FeedForward(nnx.Module):
