@@ -13,7 +13,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagefleet.shared.errors import ImagefleetError
-from imagefleet.shared.redis_client.connection import check_connection, connect, server_of
+from imagefleet.shared.redis_client.connection import (
+    check_connection,
+    connect,
+    server_of,
+    translate_errors,
+)
 from imagefleet.shared.redis_client.memory import read_memory
 from imagefleet.shared.redis_client.server_check import check_server
 from imagefleet.shared.settings import Settings
@@ -78,7 +83,7 @@ def check_redis(settings: Settings, *, runs_celery: bool) -> Iterator[Finding]:
         ConfigurationError: Redis would lose jobs, or this user lacks rights.
     """
     url = settings.redis_url.get_secret_value()
-    with connect(url) as client:
+    with connect(url) as client, translate_errors(url):
         check_connection(client, url)
         warnings = check_server(client, url, settings.namespace, runs_celery=runs_celery)
         for warning in warnings:

@@ -82,10 +82,7 @@ class Lifecycle:
         engine = self._parts.engine
         if not engine.uses_host_memory:
             return_large_buffers()
-        url = self._stores.images_url
-        self._parts.offers.announce(
-            offer_of(engine.info, storage_url=url), default=self.settings.serves_default
-        )
+        self._announce()
         store = mask_url(place_of(self.settings.storage_url, self._stores.images))
         log.info(
             "ready after %.1f s: %s, images go to %s",
@@ -93,6 +90,11 @@ class Lifecycle:
             _describe(engine),
             store,
         )
+
+    def _announce(self) -> None:
+        """Tell producers what this worker offers."""
+        offer = offer_of(self.parts.engine.info, storage_url=self._stores.images_url)
+        self.parts.offers.announce(offer, default=self.settings.serves_default)
 
     def _serve_status(self) -> None:
         settings = self.settings
@@ -250,10 +252,14 @@ class Lifecycle:
         os._exit(ExitCode.IOERR)
 
     def _on_lease_lost(self) -> None:
-        """Abandon every attempt and row: other workers have them now. The devices drop them."""
+        """Abandon every attempt and row: other workers have them now. The devices drop them.
+
+        The offers are announced again, because a Redis that was emptied has lost them too.
+        """
         for attempt in self.parts.in_flight.attempts():
             attempt.abandon(LeaseLost(f"job {attempt.job_id}: the lease ran out"))
         self.parts.backlog.abandon(LeaseLost("the lease ran out"))
+        self._announce()
 
     def _release_shards(self, batch: Sequence[Slot]) -> None:
         """Release every shard. Those with a row in `batch` count a delivery."""

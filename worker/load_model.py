@@ -42,7 +42,7 @@ def load_model(
 
 
 def read_model(settings: WorkerSettings) -> "ModelSetup | None":
-    """Check the settings against the configs of their model as its load does.
+    """Read the configs of the model; check shapes, scheduler and textual inversions against them.
 
     It reads no weights and uses no devices. Of a model from the Hub only configs and tokenizers are
     downloaded.

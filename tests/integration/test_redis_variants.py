@@ -122,6 +122,18 @@ def test_scripts_are_sent_again_after_the_server_lost_them(
     assert _all_succeed(producer, producer.submit_many(["b", "c"]))
 
 
+def test_workers_announce_their_model_again_to_a_redis_that_was_emptied(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    start()
+    until(producer.fleet.workers.alive)  # a worker announces its model before it has a lease
+    offers = f"{namespace}:catalogue"
+    before = client.hgetall(offers)
+    client.delete(*client.keys(f"{namespace}*"))
+    until(lambda: client.hgetall(offers) == before)
+    assert producer.submit("a prompt").result(timeout=60).images
+
+
 def test_a_full_redis_refuses_jobs_and_loses_none(
     start: StartWorker, own_redis: LocalRedisServer, namespace: str
 ) -> None:

@@ -178,6 +178,24 @@ def require_memory_of(
     Raises:
         TooLittleMemory: they do not fit.
     """
+    need = memory_need_with_loras(
+        configs, networks, shapes, placement, dtype, per_device_batch, options, job_factors
+    )
+    require_memory(need, placement)
+    return need
+
+
+def memory_need_with_loras(
+    configs: Configs,
+    networks: Mapping[str, nnx.Module],
+    shapes: Sequence[Shape],
+    placement: Placement,
+    dtype: np.dtype[Any],
+    per_device_batch: int,
+    options: ModelOptions,
+    job_factors: JobLoraFactors,
+) -> MemoryNeed:
+    """Return what a device needs for a model, the LoRA of its jobs and a batch."""
     need = memory_need(
         configs,
         networks,
@@ -190,9 +208,7 @@ def require_memory_of(
         streams=options.streams,
         prompt_chunks=options.prompt_chunks,
     )
-    need = replace(need, weights=need.weights + job_factors.size * dtype.itemsize)
-    require_memory(need, placement)
-    return need
+    return replace(need, weights=need.weights + job_factors.size * dtype.itemsize)
 
 
 def require_fit(
@@ -212,7 +228,7 @@ def require_fit(
         CheckpointError: a LoRA cannot be read, or does not fit the model.
         TooLittleMemory: the weights and a batch do not fit.
     """
-    configs = setup.configs.with_tokens({name: ids for name, ids in setup.vectors.items() if ids})
+    configs = setup.configs.with_tokens(setup.vectors)
     networks = abstract_networks(configs)
     trained = trained_shapes(networks)
     read_loras(options.loras, trained)

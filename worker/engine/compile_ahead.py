@@ -15,11 +15,14 @@ import numpy as np
 from flax import nnx
 
 from imagefleet.worker.engine.batch_inputs import EmptyBatch
-from imagefleet.worker.engine.build_engine import WITH_LORA, trained_shapes
+from imagefleet.worker.engine.build_engine import (
+    WITH_LORA,
+    memory_need_with_loras,
+    trained_shapes,
+)
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint, open_checkpoint
+from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint
 from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors
-from imagefleet.worker.engine.checkpoint.textual_inversion import read_textual_inversions
 from imagefleet.worker.engine.checkpoint.weights import Params, weight_entries
 from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
 from imagefleet.worker.engine.compile.private_folder import make_private
@@ -29,7 +32,6 @@ from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.load_engine import SharedExecutables, executable_cache_of
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.memory_check import check_available, memory_errors
-from imagefleet.worker.engine.memory_need import memory_need
 from imagefleet.worker.engine.mesh import Placement, start_backend
 from imagefleet.worker.engine.mesh_spec import MeshSpec
 from imagefleet.worker.engine.model_options import ModelOptions
@@ -39,13 +41,7 @@ from imagefleet.worker.engine.networks import (
     abstract_weights,
     assemble,
 )
-from imagefleet.worker.engine.read_model import (
-    add_textual_inversions,
-    choose_dtype,
-    choose_shapes,
-    limit_steps,
-    load_tokenizer,
-)
+from imagefleet.worker.engine.read_model import ModelSetup, choose_dtype, limit_steps
 from imagefleet.worker.engine.tpu_hosts import TpuHost
 from imagefleet.worker.engine.tpu_topology import placement_of
 
@@ -186,25 +182,20 @@ def compile_ahead(
         placement = Placement.of(mesh.devices, mesh.model)
     else:
         placement = placement_of(topology, mesh.devices, mesh.model)
-    files = open_checkpoint(folder)
-    configs = Configs.read(files, safety_checker=options.safety_checker)
-    tokenizer = load_tokenizer(files, configs)
-    inversions = read_textual_inversions(options.textual_inversions, configs)
-    configs = configs.with_tokens(add_textual_inversions(inversions, tokenizer, configs))
+    setup = ModelSetup.read(folder, shapes or (), options)
+    configs = setup.configs.with_tokens(setup.vectors)
     numpy_dtype = choose_dtype(dtype, placement.platform)
-    declared = choose_shapes(shapes or (), configs)
     if topology is not None:
-        need = memory_need(
+        networks = abstract_networks(configs)
+        need = memory_need_with_loras(
             configs,
-            abstract_networks(configs),
-            declared,
-            model=placement.model,
-            per_device_batch=per_device_batch,
-            dtype=numpy_dtype,
-            platform=placement.platform,
-            device_kind=placement.device_kind,
-            streams=options.streams,
-            prompt_chunks=options.prompt_chunks,
+            networks,
+            setup.shapes,
+            placement,
+            numpy_dtype,
+            per_device_batch,
+            options,
+            JobLoraFactors(options.job_loras, trained_shapes(networks)),
         )
         check_available(need.total, TpuHost.named(topology).generation.memory_bytes, topology)
     make_private(cache_dir)
@@ -212,7 +203,7 @@ def compile_ahead(
         configs,
         placement,
         executable_cache_of(folder, placement, cache_dir, shared_executables),
-        token_shape=tokenizer.shape,
+        token_shape=setup.tokenizer.shape,
         per_device_batch=per_device_batch,
         dtype=numpy_dtype,
         max_steps=limit_steps(max_num_inference_steps, configs),
@@ -220,4 +211,4 @@ def compile_ahead(
         job_loras=options.job_loras,
         prompt_chunks=options.prompt_chunks,
     )
-    return AheadCompilation(abstract_model, declared)
+    return AheadCompilation(abstract_model, setup.shapes)

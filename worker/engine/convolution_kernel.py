@@ -1,4 +1,4 @@
-"""Convolve large feature maps on TPU with a kernel of our own, written in Pallas.
+"""Convolve feature maps on TPU with a kernel of our own, written in Pallas.
 
 Input: a map of bfloat16, a 3x3 kernel, and what a network does just before and after: a group norm
 with SiLU, a bias, a residual. Output: the convolved map. It does not depend on the networks.

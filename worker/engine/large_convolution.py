@@ -1,6 +1,6 @@
 """Choose which convolutions a TPU computes with the kernel of `convolution_kernel`, and run it.
 
-Input: a large feature map, the weights, and what a network does just before and after. Output: the
+Input: a feature map, the weights, and what a network does just before and after. Output: the
 convolved map. Layers and weights are what they are for every other device.
 
 The kernel follows the estimates of the TPU compiler (docs/tpu.md). No TPU has run it. A test
@@ -150,8 +150,7 @@ def find_kernel(
 
     Args:
         x: `[b, h, w, c]`.
-        kernel: `[3, 3, c, o]`, of a convolution with padding 1 and stride 1. If the map is to be
-            upsampled, that of `convolution.phase_kernels`.
+        kernel: `[3, 3, c, o]`, of a convolution with padding 1 and stride 1.
         upsamples: Whether the map is upsampled by 2 first.
         has_residual: Whether a map is added to the result.
 

@@ -68,9 +68,10 @@ def images_on_device(x: jax.Array) -> int:
 
 
 def is_bfloat16_on_tpu(x: jax.Array) -> bool:
-    """Return whether `x` may be computed in a way that the TPU's compiler estimates to be faster.
+    """Return whether `x` is bfloat16 in a program for TPUs.
 
-    Such a way loses less than bfloat16 has lost. docs/tpu.md has the estimates.
+    Layers compute such arrays by formulas that the TPU's compiler estimates to be faster. They lose
+    less than the rounding to bfloat16. docs/tpu.md has the estimates.
     """
     return x.dtype == jnp.bfloat16 and target_device().platform == "tpu"
 
@@ -145,13 +146,12 @@ class Placement:
         count = len(available) if devices is None else devices
         if not 1 <= count <= len(available):
             raise ConfigurationError(
-                f"IMAGEFLEET_DEVICES={count}: the host has "
-                f"{counted(len(available), f'{available[0].platform} device')}"
+                f"IMAGEFLEET_DEVICES or IMAGEFLEET_MESH takes {counted(count, 'device')}, "
+                f"the host has {counted(len(available), f'{available[0].platform} device')}"
             )
         if count % model:
             raise ConfigurationError(
-                f"IMAGEFLEET_MESH: {counted(count, 'device')} cannot be divided into groups of "
-                f"model={model}"
+                f"{counted(count, 'device')} cannot be divided into groups of model={model}"
             )
         return cls(Mesh(np.array(available[:count]).reshape(-1, model), (DATA, MODEL)))
 

@@ -69,9 +69,9 @@ def conv(
 
 
 class GroupNorm(nnx.Module):
-    """Group normalisation (Wu & He 2018) as in torch: in float32, with centred variance.
+    """Group normalisation (Wu & He 2018) as in torch: in float32, the variance is E[(x - mean)²].
 
-    On TPU, maps in bfloat16 are read once for both means.
+    On TPU the variance of maps in bfloat16 is E[x²] - mean², so that a map is read once.
 
     The means run over pixels first and over a group's channels last. This vectorises, while flax's
     GroupNorm splits the channel axis: a step of a 128-256-256 UNet takes 3 % less CPU time.
@@ -168,16 +168,17 @@ def gelu(x: jax.Array) -> jax.Array:
 
 
 def gelu_by_tanh(x: jax.Array) -> jax.Array:
-    """Return x Φ(x) within 2.7e-5, for float32."""
+    """Return x Φ(x) within 2.6e-5, for float32."""
     square = jnp.minimum(x * x, _GELU_MAX_SQUARE)
     first, second, third = _GELU_TERMS
     return x * (0.5 + 0.5 * jnp.tanh(x * (first + square * (second + square * third))))
 
 
 class LayerNorm(nnx.Module):
-    """Layer normalisation (Ba et al. 2016) as in torch: in float32, with centred variance.
+    """Layer normalisation (Ba et al. 2016) as in torch: in float32, the variance is E[(x - mean)²].
 
-    On TPU, arrays in bfloat16 are read once for both means, as part of the product before.
+    On TPU the variance of arrays in bfloat16 is E[x²] - mean², so that the compiler can compute the
+    sums of x and x² together with the product that makes x.
     """
 
     def __init__(self, channels: int, epsilon: float) -> None:
