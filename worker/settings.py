@@ -116,7 +116,8 @@ class WorkerSettings(TextualInversionSettings):
         default=600.0,
         ge=0,
         le=86400,
-        description="Seconds for which a failed upload is retried before its job fails.",
+        description="Seconds for which a failed upload is retried before the worker checks its "
+        "store. If that fails too, the job is requeued and the worker is quarantined.",
     )
     post_threads: int = Field(
         default=512,

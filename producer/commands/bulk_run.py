@@ -128,7 +128,8 @@ def run(
     """Generate images for every row of the INPUTs in DESTINATION.
 
     An INPUT is a .txt, .csv, .jsonl or .parquet file, a folder of them, a glob, s3://bucket/…,
-    hf://datasets/ORG/NAME[/CONFIG][:SPLIT], or - for standard input, which needs --input-format.
+    hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT], or - for standard input, which needs
+    --input-format.
 
     The same command resumes a run that has not finished. The exit code is 1 if the run does not
     succeed.
