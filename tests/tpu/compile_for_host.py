@@ -111,13 +111,17 @@ def _compile_layer(spec: AttentionSpec, packing: HeadPacking | None, placement: 
 
 
 def convolutions(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield layers of the published models that the kernel for large maps computes."""
-    for name, make, size in (
+    """Yield layers of the published models that the kernel computes, small maps but for v5e."""
+    layers: list[tuple[str, Callable[[], nnx.Module], tuple[int, int]]] = [
         ("block", partial(_resnet, 128, 128), (512, 128)),
         ("block with other channels", partial(_resnet, 512, 256), (256, 512)),
         ("upsampling", partial(Upsample, 256), (256, 256)),
         ("upsampling to a large map", partial(Upsample, 512), (64, 512)),
-    ):
+    ]
+    if not host.startswith("v5e"):
+        layers.append(("small block", partial(_resnet, 320, 640), (32, 320)))
+        layers.append(("upsampling of a small map", partial(Upsample, 640), (16, 640)))
+    for name, make, size in layers:
         yield name, partial(_compile_convolution, make, *size, placement_of(host))
 
 

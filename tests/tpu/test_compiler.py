@@ -51,12 +51,12 @@ def test_every_attention_layer_of_the_published_models_compiles(host: str) -> No
 
 
 @pytest.mark.parametrize("host", ["v4-8", "v5e-8", "v6e-1"])
-def test_the_kernel_for_large_maps_compiles(host: str) -> None:
+def test_the_convolution_kernel_compiles(host: str) -> None:
     errors = compile_for(host, "convolutions")
-    assert len(errors) == 4
+    assert len(errors) == (4 if host == "v5e-8" else 6)
     # The weights of four phases with 512 channels take 8 MiB, and a core of v4 has 16.
-    by_xla = {"upsampling to a large map": BY_XLA} if host == "v4-8" else {}
-    assert refused(errors) == by_xla
+    too_large = ("upsampling to a large map", "upsampling of a small map")
+    assert refused(errors) == (dict.fromkeys(too_large, BY_XLA) if host == "v4-8" else {})
 
 
 @pytest.mark.parametrize("host", ["v5e-1", "v6e-1"])
