@@ -32,6 +32,8 @@ _CONTAINERS = "it needs a Docker daemon; tests/unit/test_compose.py checks the f
 _MODELS = "it needs a Stable Diffusion checkpoint of gigabytes"
 _LORA = "it needs workers that hold LoRA; tests/integration/test_job_loras.py has some"
 _INSTALL = "it builds and installs packages; tests/integration/test_package.py does so"
+_BLOCK_TIMEOUT_S: Final = 300
+"""A command that shows something until Ctrl-C fails after this time."""
 NOT_RUN: Final = {
     "README.md": {
         "make demo": "tests/integration/test_demo.py runs the demo; make test runs this test",
@@ -149,6 +151,7 @@ def _run(block: Block, environment: dict[str, str], folder: Path) -> str:
             env={**os.environ, **environment, "PATH": path},
             capture_output=True,
             text=True,
+            timeout=_BLOCK_TIMEOUT_S,
         )
     place = f"{block.document}:{block.line}\n"
     assert done.returncode == 0, place + done.stdout + done.stderr
