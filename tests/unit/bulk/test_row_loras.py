@@ -72,7 +72,7 @@ def test_wrong_loras_reject_their_row_with_the_sentence_of_jobs() -> None:
         "loras: is no LoRA that the workers of the model fake hold; they hold style"
     )
     assert reasons[1:] == [
-        "loras: must be less than or equal to 10",
+        "loras: the scale '99' of 'style' must be a number from -10 to 10, as in 'style:0.8'",
         "loras: must be pairs of a name and a scale, as in [('style', 0.8)], or a text like "
         "'style:0.8,other'",
         "loras: names 'style' twice; give each LoRA one scale",

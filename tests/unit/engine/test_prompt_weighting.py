@@ -235,5 +235,5 @@ def test_prompts_with_weights_run_in_a_stream(engine: DiffusionEngine, cache_dir
 
 def test_a_worker_without_chunks_refuses_weights(cache_dir: Path) -> None:
     loaded = load_older(cache_dir, devices=1, max_num_inference_steps=8)
-    with pytest.raises(ValueError, match=r"prompt_chunks=0"):
+    with pytest.raises(ValueError, match="IMAGEFLEET_PROMPT_CHUNKS=0"):
         loaded._input_builder.inputs([WEIGHTED])

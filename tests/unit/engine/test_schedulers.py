@@ -279,5 +279,5 @@ def test_a_scheduler_that_this_engine_lacks_needs_a_choice(class_name: str) -> N
     ):
         registry.default(noise)
     assert registry.default(noise, "dpmsolver++") == "dpmsolver++"
-    with pytest.raises(ConfigurationError, match=r"scheduler='sde' cannot run .* choose ddim or"):
+    with pytest.raises(ConfigurationError, match=r"SCHEDULER='sde' cannot run .* choose ddim or"):
         registry.default(noise, "sde")
