@@ -150,9 +150,10 @@ def load_networks(
     trained = {name: each.shapes for name, each in mappings.items() if name in WITH_LORA}
     factors = read_loras(options.loras, trained)
     job_factors = JobLoraFactors(options.job_loras, trained)
-    require_memory_of(
+    need = memory_need_with_loras(
         configs, networks, shapes, placement, dtype, per_device_batch, options, job_factors
     )
+    require_memory(need, placement)
     parameters = {
         name: mapping.load(dtype, placement, factors.get(name))
         for name, mapping in mappings.items()
@@ -161,28 +162,6 @@ def load_networks(
         place = partial(place_factors, placement=placement, dtype=dtype)
         job_factors.add_to(name, parameters[name], entries[name], place)
     return assemble(configs, networks, parameters, dtype)
-
-
-def require_memory_of(
-    configs: Configs,
-    networks: Mapping[str, nnx.Module],
-    shapes: Sequence[Shape],
-    placement: Placement,
-    dtype: np.dtype[Any],
-    per_device_batch: int,
-    options: ModelOptions,
-    job_factors: JobLoraFactors,
-) -> MemoryNeed:
-    """Require memory for a model, the LoRA of its jobs and a batch. Return what a device needs.
-
-    Raises:
-        TooLittleMemory: they do not fit.
-    """
-    need = memory_need_with_loras(
-        configs, networks, shapes, placement, dtype, per_device_batch, options, job_factors
-    )
-    require_memory(need, placement)
-    return need
 
 
 def memory_need_with_loras(
@@ -232,7 +211,7 @@ def require_fit(
     networks = abstract_networks(configs)
     trained = trained_shapes(networks)
     read_loras(options.loras, trained)
-    return require_memory_of(
+    need = memory_need_with_loras(
         configs,
         networks,
         setup.shapes,
@@ -242,6 +221,8 @@ def require_fit(
         options,
         JobLoraFactors(options.job_loras, trained),
     )
+    require_memory(need, placement)
+    return need
 
 
 def trained_shapes(networks: Mapping[str, nnx.Module]) -> dict[str, dict[str, tuple[int, ...]]]:

@@ -30,7 +30,8 @@ from imagefleet.worker.engine.mesh import (
 )
 
 KERNEL_NAME: Final = "packed_attention"
-"""It is in the programs, followed by the number of heads, so that `tools.tpu` finds the kernel."""
+"""It is in the programs, followed by the number of heads and their width, so that `tools.tpu` finds
+the kernel."""
 _ROWS_MULTIPLE: Final = 16
 """Rows of a register of bfloat16."""
 _MAX_LANES_PER_CHANNEL: Final = 1.25
