@@ -24,7 +24,7 @@ from flax import nnx
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine import attention as attention_module
 from imagefleet.worker.engine.attention import attention
-from imagefleet.worker.engine.attention_backend import AttentionSpec, Backend, choose_backend
+from imagefleet.worker.engine.attention_backend import AttentionSpec
 from imagefleet.worker.engine.attention_layers import attention_layers
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
@@ -39,7 +39,7 @@ from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.blocks import ResnetBlock, Upsample
 from imagefleet.worker.engine.models.transformer import ContextKV, TransformerBlock
 from imagefleet.worker.engine.packed_attention import KERNEL_NAME as PACKED_ATTENTION
-from imagefleet.worker.engine.packed_attention import HeadPacking, attend_packed
+from imagefleet.worker.engine.packed_attention import HeadPacking, attend_packed, packing_of
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.tpu_topology import placement_of
 from tools.parity.known.checkpoints import KNOWN
@@ -80,10 +80,7 @@ def layers(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
         for spec in attention_layers(configs_of(model), shape, BFLOAT16)
     }
     for spec in sorted(specs, key=str):
-        packing = HeadPacking(heads=spec.heads, head_dim=spec.head_dim)
-        is_flash = choose_backend("tpu", spec) is Backend.FLASH
-        is_packed = is_flash and packing.fills_lanes and spec.queries == spec.keys
-        yield str(spec), partial(_compile_layer, spec, packing if is_packed else None, placement)
+        yield str(spec), partial(_compile_layer, spec, packing_of(spec), placement)
     finest = AttentionSpec(queries=4096, keys=4096, heads=8, head_dim=40, dtype=jnp.float32)
     yield str(finest), partial(_compile_layer, finest, HeadPacking(heads=8, head_dim=40), placement)
 

@@ -6,7 +6,7 @@ from imagefleet.worker.engine.tpu_hosts import GENERATIONS
 from tools.tpu.estimate import (
     FEED_FORWARD_FACTOR,
     FEED_FORWARD_NORM_CYCLES,
-    PACKED_SCORE_CYCLES,
+    PACKED_CYCLES,
     SOFTMAX_CYCLES,
     STAGING_CYCLES,
     kernel_cycles,
@@ -78,10 +78,13 @@ def test_a_kernel_takes_its_products_with_the_head_padded_and_its_softmax() -> N
 
 
 def test_packed_heads_take_the_cycles_of_their_schedule() -> None:
-    narrow, wide = PACKED_SCORE_CYCLES["v5e"]
-    scores = 2 * 8 * 4096 * 1024
-    for text, of_score in ((PACKED, narrow), (PACKED.replace("8x40", "8x64"), wide)):
-        assert list(kernel_cycles(text, GENERATIONS["v5e"])) == [pytest.approx(scores * of_score)]
+    queries, keys = 2 * 8 * 4096, 2048
+    long = PACKED.replace("1024", str(keys))
+    for kind, blocks in (("v5e", 1), ("v4", 2)):
+        narrow, wide = PACKED_CYCLES[kind]
+        for text, schedule in ((long, narrow), (long.replace("8x40", "8x64"), wide)):
+            cycles = keys * schedule.score_cycles + blocks * schedule.query_cycles
+            assert list(kernel_cycles(text, GENERATIONS[kind])) == [pytest.approx(queries * cycles)]
 
 
 @pytest.mark.parametrize(("host", "channels", "padded"), [("v6e", 1280, 1280), ("v5e", 320, 384)])

@@ -41,16 +41,31 @@ SOFTMAX_CYCLES: Final[Mapping[str, float]] = {
 is the compiler's schedule of a layer with 4096 pixels and heads of 40, less the products at the
 peak."""
 
-PACKED_SCORE_CYCLES: Final[Mapping[str, tuple[float, float]]] = {
-    "v2": (0.0098, 0.0106),
-    "v3": (0.0091, 0.0099),
-    "v4": (0.0024, 0.0026),
-    "v5e": (0.0028, 0.003),
-    "v5p": (0.0015, 0.0015),
-    "v6e": (0.0018, 0.002),
+
+@dataclass(frozen=True)
+class PackedSchedule:
+    """What the kernel of packed heads takes by the compiler's schedules, with both products.
+
+    They are fitted to the schedule of 77 keys and that of the largest block.
+    """
+
+    score_cycles: float
+    """For each score."""
+    query_cycles: float
+    """For each query and head of a block of keys: what begins and ends the block."""
+
+
+PACKED_CYCLES: Final[Mapping[str, tuple[PackedSchedule, PackedSchedule]]] = {
+    "v2": (PackedSchedule(0.00872, 1.054), PackedSchedule(0.00908, 1.407)),
+    "v3": (PackedSchedule(0.00808, 0.973), PackedSchedule(0.00852, 1.279)),
+    "v4": (PackedSchedule(0.00220, 0.176), PackedSchedule(0.00229, 0.253)),
+    "v5e": (PackedSchedule(0.00272, 0.116), PackedSchedule(0.00283, 0.199)),
+    "v5p": (PackedSchedule(0.00140, 0.067), PackedSchedule(0.00143, 0.122)),
+    "v6e": (PackedSchedule(0.00171, 0.182), PackedSchedule(0.00177, 0.235)),
 }
-"""By generation: cycles that the kernel of packed heads takes for each score, with both products:
-for heads of 40 channels, and for wider ones. It is the compiler's schedule of a block."""
+"""By generation: for heads of 40 channels, and for wider ones."""
+_PACKED_KEYS: Final[Mapping[str, int]] = {"v2": 1024, "v3": 1024, "v4": 1024}
+"""Keys of a block of that kernel, at most; 2,048 for the other generations."""
 
 STAGING_CYCLES: Final[Mapping[str, float]] = {
     "v2": 0.0,
@@ -149,8 +164,10 @@ def kernel_cycles(text: str, generation: TpuGeneration) -> Iterator[float]:
         elif packed := _PACKED_HEADS.search(name):
             (batch, _, queries), (_, keys, _), *_ = shapes
             heads, head_dim = map(int, packed.groups())
-            scores = batch * heads * queries * keys
-            yield scores * PACKED_SCORE_CYCLES[kind][head_dim > _NARROW_HEAD]
+            schedule = PACKED_CYCLES[kind][head_dim > _NARROW_HEAD]
+            blocks = math.ceil(keys / _PACKED_KEYS.get(kind, 2048))
+            of_query = keys * schedule.score_cycles + blocks * schedule.query_cycles
+            yield batch * heads * queries * of_query
         else:
             (batch, heads, queries, head_dim), (_, _, keys, _), *_ = shapes
             scores = batch * heads * queries * keys

@@ -206,8 +206,10 @@ def _flash_on_one_device(
 
 
 def largest_block(length: int, limit: int) -> int:
-    """Return the largest multiple of 128, up to `limit`, that divides `length`."""
-    blocks = range(TPU_LANES, min(length, limit) + 1, TPU_LANES)
+    """Return `length`, or the largest multiple of 128 that divides it, if that is over `limit`."""
+    if length <= limit:
+        return length
+    blocks = range(TPU_LANES, limit + 1, TPU_LANES)
     return max(block for block in blocks if length % block == 0)
 
 

@@ -1,4 +1,4 @@
-"""Compute self-attention on TPUs with the heads side by side in the registers.
+"""Compute attention on TPUs with the heads side by side in the registers.
 
 Input: queries, keys and values whose heads are packed, and the sizes of a layer. Output: the
 attended values, packed like the values. Layers and weights are what they are for other devices.
@@ -17,12 +17,7 @@ from typing import Final
 import jax
 import jax.numpy as jnp
 
-from imagefleet.worker.engine.attention_backend import (
-    TPU_LANES,
-    AttentionSpec,
-    Backend,
-    choose_backend,
-)
+from imagefleet.worker.engine.attention_backend import TPU_LANES, AttentionSpec
 from imagefleet.worker.engine.mesh import (
     compute_on_each_device,
     devices_per_copy,
@@ -38,6 +33,8 @@ _MAX_LANES_PER_CHANNEL: Final = 1.25
 """Heads are packed if the lanes are then nearly full: heads of 40 take 384 lanes for 320 channels,
 heads of 64 as many as there are channels. Heads of 80 would take 1,024 lanes for 640 channels, and
 the projections would take longer than the copies."""
+_MAX_KEYS_OF_ODD_BLOCK: Final = 512
+"""Keys of a text are one block, although 77 are no multiple of 128."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +71,12 @@ class HeadPacking:
 
     @property
     def rows_per_head(self) -> int:
-        """Return the rows of a head of the values. One or more is spare, for its softmax."""
+        """Return the rows of a head of the values, a multiple of 16."""
+        return -(-self.head_dim // _ROWS_MULTIPLE) * _ROWS_MULTIPLE
+
+    @property
+    def rows_with_sum(self) -> int:
+        """Return the rows of a head in the kernel. One or more is spare, for its softmax."""
         return (self.head_dim // _ROWS_MULTIPLE + 1) * _ROWS_MULTIPLE
 
     def rows_of(self, head: int) -> slice:
@@ -102,25 +104,39 @@ def _pad(array: jax.Array, *, axis: int, length: int) -> jax.Array:
     return jnp.pad(array, widths)
 
 
-def find_packing(x: jax.Array, heads: int) -> HeadPacking | None:
-    """Return how the device of the program being traced packs the heads of a self-attention.
+def packing_of(spec: AttentionSpec) -> HeadPacking | None:
+    """Return how a TPU packs the heads of a layer. None: it does not compute it in this way."""
+    packing = HeadPacking(heads=spec.heads, head_dim=spec.head_dim)
+    has_blocks = spec.queries % TPU_LANES == 0 and (
+        spec.keys % TPU_LANES == 0 or spec.keys <= _MAX_KEYS_OF_ODD_BLOCK
+    )
+    is_packed = (
+        has_blocks
+        and packing.fills_lanes
+        and not (spec.masked or spec.causal)
+        and spec.dtype in (jnp.bfloat16, jnp.float32)
+    )
+    return packing if is_packed else None
+
+
+def find_packing(x: jax.Array, *, keys: int, heads: int) -> HeadPacking | None:
+    """Return how the device of the program being traced packs the heads of a layer.
 
     Args:
-        x: `[b, n, heads * head_dim]`: what the layer attends to.
+        x: `[b, n, heads * head_dim]`: what the queries are projected from.
+        keys: Their number for each image. All of them count.
         heads: Of the layer.
 
     Returns:
         None: the device does not compute this layer in this way.
     """
-    _, length, channels = x.shape
-    spec = AttentionSpec(
-        queries=length, keys=length, heads=heads, head_dim=channels // heads, dtype=x.dtype
-    )
-    platform, is_split = target_device().platform, devices_per_copy() > 1
-    if platform != "tpu" or is_split or choose_backend(platform, spec) is not Backend.FLASH:
+    _, queries, channels = x.shape
+    if target_device().platform != "tpu" or devices_per_copy() > 1:
         return None
-    packing = HeadPacking(heads=heads, head_dim=spec.head_dim)
-    return packing if packing.fills_lanes else None
+    head_dim = channels // heads
+    return packing_of(
+        AttentionSpec(queries=queries, keys=keys, heads=heads, head_dim=head_dim, dtype=x.dtype)
+    )
 
 
 def attend_packed(q: jax.Array, k: jax.Array, v: jax.Array, packing: HeadPacking) -> jax.Array:

@@ -79,7 +79,7 @@ def attend_by_kernel(
         out_specs=of_result,
         scratch_shapes=[
             pltpu.VMEM((packing.heads_per_tile, 1, queries), jnp.float32),
-            pltpu.VMEM((rows, queries), jnp.float32),
+            pltpu.VMEM((packing.heads_per_tile, packing.rows_with_sum, queries), jnp.float32),
         ],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"),
@@ -113,8 +113,8 @@ def _compute_block(
 ) -> None:
     """Add one block of keys to the results of one block of queries.
 
-    `greatest [heads, 1, n]` is the maximum of each softmax so far. `attended [rows, n]` has the
-    sums of each head's values, and in its spare rows the sum of the softmax.
+    `greatest [heads, 1, n]` is the maximum of each softmax so far. `attended [heads, rows, n]` has
+    the sums of each head's values, and in its spare rows the sum of the softmax.
     """
     is_last_tile = pl.program_id(1) == packing.tiles - 1
     heads_of_last_tile = packing.heads - (packing.tiles - 1) * packing.heads_per_tile
@@ -134,11 +134,11 @@ def _compute_block(
     @pl.when(pl.program_id(3) == pl.num_programs(3) - 1)
     def finish() -> None:
         for head in range(packing.heads_per_tile):
-            rows = packing.rows_of(head)
-            sums = attended[rows, :]
+            sums = attended[head]
             # A sum contains 2 ** 0 = 1. It is 0 only where the last tile has no such head.
             total = jnp.maximum(sums[packing.head_dim : packing.head_dim + 1], 1.0)
-            out[0, rows, :] = (sums / total).astype(out.dtype)
+            values = sums[: packing.rows_per_head] / total
+            out[0, packing.rows_of(head), :] = values.astype(out.dtype)
 
 
 class _Tile(NamedTuple):
@@ -186,13 +186,19 @@ class _Tile(NamedTuple):
         return jnp.dot(k, queries[head], preferred_element_type=jnp.float32)
 
     def _add_chunk(self, scores: jax.Array, head: int, keys: slice) -> None:
-        rows = self.packing.rows_of(head)
         before = self.greatest[head]
         now = jnp.maximum(before, scores.max(axis=0, keepdims=True))
         weights = jnp.exp2(scores - now).astype(self.operands)
-        values = self.v[0, rows, keys].astype(self.operands)
-        row = jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
-        values = jnp.where(row < self.packing.head_dim, values, jnp.ones_like(values))
-        added = jnp.dot(values, weights, preferred_element_type=jnp.float32)
+        added = jnp.dot(self._values(head, keys), weights, preferred_element_type=jnp.float32)
         self.greatest[head] = now
-        self.attended[rows, :] = jnp.exp2(before - now) * self.attended[rows, :] + added
+        self.attended[head] = jnp.exp2(before - now) * self.attended[head] + added
+
+    def _values(self, head: int, keys: slice) -> jax.Array:
+        """Return `[rows, keys]`: the values of a head, and 1 in its spare rows."""
+        packing = self.packing
+        values = self.v[0, packing.rows_of(head), keys].astype(self.operands)
+        if packing.head_dim == packing.rows_per_head:
+            spare = (packing.rows_with_sum - packing.head_dim, values.shape[1])
+            return jnp.concatenate([values, jnp.ones(spare, values.dtype)])
+        row = jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
+        return jnp.where(row < packing.head_dim, values, jnp.ones_like(values))

@@ -148,6 +148,9 @@ def test_the_tpu_kernel_is_split_over_devices_by_rows_or_by_heads(model: int) ->
         ("gpu", replace(SMALL, head_dim=160), Backend.FOLDED),
         ("gpu", replace(SMALL, head_dim=12), Backend.FOLDED),
         ("tpu", SMALL, Backend.FOLDED),
+        ("tpu", replace(SELF, queries=256, keys=256), Backend.FLASH),
+        ("tpu", replace(SELF, queries=256, keys=256, head_dim=160), Backend.FOLDED),
+        ("tpu", replace(SELF, queries=1024, keys=1024, head_dim=160), Backend.FLASH),
         # float32 at 1024x1024: 8.6 GB of scores.
         ("gpu", _spec(16384, 16384, 8, 40), Backend.QUERY_BLOCKS),
         ("gpu", _spec(16384, 16384, 1, 512), Backend.QUERY_BLOCKS),

@@ -43,7 +43,8 @@ def test_three_heads_of_40_lie_side_by_side_in_128_lanes() -> None:
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize(
     ("queries", "keys", "chunk"),
-    [(256, 256, 256), (128, 2048, 1024), (128, 1024, 256)],  # one block, two blocks, four chunks
+    # One block, two blocks, four chunks, the tokens of a text.
+    [(256, 256, 256), (128, 2048, 1024), (128, 1024, 256), (256, 77, 512)],
 )
 def test_the_kernel_is_the_formula(
     packing: HeadPacking, queries: int, keys: int, chunk: int, monkeypatch: pytest.MonkeyPatch
@@ -60,7 +61,7 @@ def test_the_kernel_is_the_formula(
     by_head = result.mT.reshape(2, queries, packing.heads, packing.rows_per_head)
     attended = by_head[..., : packing.head_dim].reshape(expected.shape)
     np.testing.assert_allclose(attended, expected, atol=6e-6)
-    # The spare rows are finite, because the next product multiplies them with 0.
+    # Spare rows are finite, because the next product multiplies them with 0.
     np.testing.assert_allclose(by_head[..., packing.head_dim :], 1, rtol=1e-6)
 
 
@@ -77,20 +78,28 @@ def test_a_layer_with_packed_heads_is_the_same_layer(
     x = _draw(2, 128, channels, seed=5)
     expected = layer.attend_to_itself(x)
     np.testing.assert_array_equal(expected, layer(x, layer.project_context(x)))
-    monkeypatch.setattr(transformer, "find_packing", lambda x, heads: packing)
+    text = layer.project_context(_draw(2, 77, channels, seed=6))
+    expected_of_text = layer(x, text)
+    monkeypatch.setattr(transformer, "find_packing", lambda x, keys, heads: packing)
     with pltpu.force_tpu_interpret_mode():
-        result = layer.attend_to_itself(x)
+        result, of_text = layer.attend_to_itself(x), layer(x, text)
     np.testing.assert_allclose(result, expected, atol=5e-6)
+    np.testing.assert_allclose(of_text, expected_of_text, atol=5e-6)
 
 
 def test_a_tpu_packs_heads_that_fill_its_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def packing_of(length: int, heads: int, head_dim: int) -> HeadPacking | None:
-        return find_packing(jnp.zeros((1, length, heads * head_dim), jnp.bfloat16), heads)
+    def packing_of(
+        length: int, heads: int, head_dim: int, *, keys: int | None = None
+    ) -> HeadPacking | None:
+        x = jnp.zeros((1, length, heads * head_dim), jnp.bfloat16)
+        return find_packing(x, keys=keys or length, heads=heads)
 
     assert packing_of(4096, 8, 40) is None  # on CPU
     monkeypatch.setattr(packed_attention, "target_device", lambda: SimpleNamespace(platform="tpu"))
     assert packing_of(4096, 8, 40) == PACKINGS[0]
     assert packing_of(9216, 5, 64) == PACKINGS[1]
+    assert packing_of(4096, 8, 40, keys=77) == PACKINGS[0]
+    assert packing_of(4096, 8, 40, keys=1000) is None  # too many for one block
     assert packing_of(1024, 8, 80) is None  # 1,024 lanes for 640 channels
     assert packing_of(256, 8, 160) is None  # wider than 128
     assert packing_of(64, 8, 40) is None  # 64 pixels are no whole block

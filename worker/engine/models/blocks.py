@@ -4,7 +4,7 @@ Input and output are feature maps `[batch, height, width, channels]`. Attribute 
 the checkpoints, so that the tables in `worker.engine.checkpoint.weights` stay short.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 import jax
@@ -83,27 +83,33 @@ class GroupNorm(nnx.Module):
         self.groups = groups
         self.epsilon = epsilon
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Return the normalised `x [b, ..., c]`."""
+    def __call__(self, x: jax.Array, parts: Sequence[jax.Array] = ()) -> jax.Array:
+        """Return the normalised `x [b, ..., c]`, `parts` side by side if there are any."""
         wide = x.astype(jnp.float32)
         if is_bfloat16_on_tpu(x):
             shape = (len(x), *[1] * (x.ndim - 2), x.shape[-1])
-            factor, shift = (each.reshape(shape) for each in self.scale_and_shift(x))
+            factor, shift = (each.reshape(shape) for each in self.scale_and_shift(*parts or [x]))
             return (wide * factor + shift).astype(x.dtype)
         centred = wide - self._group_mean(wide)
         inverse = jax.lax.rsqrt(self._group_mean(jnp.square(centred)) + self.epsilon)
         scale, bias = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
         return (centred * (inverse * scale) + bias).astype(x.dtype)
 
-    def scale_and_shift(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def scale_and_shift(self, *parts: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return float32 `[b, c]` each: the norm of `x [b, ..., c]` is x * scale + shift.
 
         One pass over `x` adds up its values and their squares in float32. This is for bfloat16,
         whose values are rounded by more than the difference of the two means loses.
+
+        Args:
+            parts: What is side by side in `x`. The sums of a part that another layer normalised are
+                not computed again.
         """
-        axes = tuple(range(1, x.ndim - 1))
-        wide = x.astype(jnp.float32)
-        mean, square = (self._mean_of_groups(v.mean(axes)) for v in (wide, jnp.square(wide)))
+        wide = [part.astype(jnp.float32) for part in parts]
+        mean, square = (
+            self._mean_of_groups(jnp.concatenate([_mean_of_pixels(part) for part in each], axis=-1))
+            for each in (wide, [jnp.square(part) for part in wide])
+        )
         inverse = jax.lax.rsqrt(jnp.maximum(square - jnp.square(mean), 0) + self.epsilon)
         weights, bias = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
         scale = inverse * weights
@@ -112,7 +118,7 @@ class GroupNorm(nnx.Module):
     def _group_mean(self, x: jax.Array) -> jax.Array:
         """Average over all pixels and each group's channels: `[b, ..., c]` to `[b, 1, ..., c]`."""
         batch, *pixels, channels = x.shape
-        means = self._mean_of_groups(x.mean(range(1, x.ndim - 1)))
+        means = self._mean_of_groups(_mean_of_pixels(x))
         return means.reshape(batch, *[1] * len(pixels), channels)
 
     def _mean_of_groups(self, means: jax.Array) -> jax.Array:
@@ -122,11 +128,16 @@ class GroupNorm(nnx.Module):
         return jnp.repeat(groups, channels // self.groups, axis=1)
 
 
+def _mean_of_pixels(x: jax.Array) -> jax.Array:
+    return x.mean(range(1, x.ndim - 1))
+
+
 def normalize_and_convolve(
     norm: GroupNorm,
     layer: Layer,
     x: jax.Array,
     *,
+    parts: Sequence[jax.Array] = (),
     offset: jax.Array | None = None,
     residual: jax.Array | None = None,
 ) -> jax.Array:
@@ -136,6 +147,7 @@ def normalize_and_convolve(
         norm: Of the channels of `x`.
         layer: A 3x3 convolution with padding 1 and a bias.
         x: `[b, h, w, c]`.
+        parts: The maps that are side by side in `x`, if there are several.
         offset: `[b, o]`: one number for each image and channel.
         residual: `[b, h, w, o]`.
     """
@@ -143,8 +155,9 @@ def normalize_and_convolve(
         kernel, bias, has_residual = layer.kernel[...], layer.bias[...], residual is not None
         if (compute := find_kernel(x, kernel, has_residual=has_residual)) is not None:
             bias = bias if offset is None else bias + offset
-            return compute(x, kernel, bias, normalize=norm.scale_and_shift(x), residual=residual)
-    hidden = layer(jax.nn.silu(norm(x)))
+            normalize = norm.scale_and_shift(*parts or [x])
+            return compute(x, kernel, bias, normalize=normalize, residual=residual)
+    hidden = layer(jax.nn.silu(norm(x, parts)))
     if offset is not None:
         hidden += offset[:, None, None, :]
     return hidden if residual is None else hidden + residual
@@ -220,15 +233,20 @@ class ResnetBlock(nnx.Module):
         is_resized = channels_in != channels_out
         self.conv_shortcut = linear(channels_in, channels_out) if is_resized else None
 
-    def __call__(self, x: jax.Array, time: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, time: jax.Array | None = None, *, skip: jax.Array | None = None
+    ) -> jax.Array:
         """Return `[b, h, w, channels_out]` from `x [b, h, w, c]`.
 
-        `time [b, e]` is the time embedding, if the block was built with `time_channels`.
+        `time [b, e]` is the time embedding, if the block was built with `time_channels`. `skip [b,
+        h, w, s]` is the output of an earlier block, which is put beside `x`.
         """
+        parts = (x,) if skip is None else (x, skip)
+        x = jnp.concatenate(parts, axis=-1)
         offset = None
         if self.time_emb_proj is not None and time is not None:
             offset = self.time_emb_proj(jax.nn.silu(time))
-        hidden = normalize_and_convolve(self.norm1, self.conv1, x, offset=offset)
+        hidden = normalize_and_convolve(self.norm1, self.conv1, x, parts=parts, offset=offset)
         shortcut = x if self.conv_shortcut is None else self.conv_shortcut(x)
         return normalize_and_convolve(self.norm2, self.conv2, hidden, residual=shortcut)
 

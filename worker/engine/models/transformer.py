@@ -26,7 +26,11 @@ from imagefleet.worker.engine.models.blocks import (
     linear,
 )
 from imagefleet.worker.engine.models.unet_config import UNetConfig
-from imagefleet.worker.engine.packed_attention import attend_packed, find_packing
+from imagefleet.worker.engine.packed_attention import (
+    HeadPacking,
+    attend_packed,
+    find_packing,
+)
 
 
 class ContextKV(NamedTuple):
@@ -55,20 +59,33 @@ class Attention(nnx.Module):
     def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
         """Map `x [b, h*w, c]` to `[b, h*w, c]`."""
         key, value, mask = context
-        return self.to_out(attention(self.to_q(x), key, value, heads=self.heads, mask=mask))
+        packing = self._find_packing(x, key.shape[1]) if mask is None else None
+        if packing is None:
+            return self.to_out(attention(self.to_q(x), key, value, heads=self.heads, mask=mask))
+        values = packing.pack_rows(value).swapaxes(1, 2)
+        return self._attend_packed(x, packing.pack_lanes(key), values, packing)
 
     def attend_to_itself(self, x: jax.Array) -> jax.Array:
         """Map `x [b, h*w, c]` to `[b, h*w, c]` by self-attention."""
-        layers = (self.to_q, self.to_k, self.to_v, self.to_out)
-        packing = find_packing(x, self.heads)
-        if packing is None or not all(isinstance(layer, nnx.Linear) for layer in layers):
+        packing = self._find_packing(x, x.shape[1])
+        if packing is None:
             return self(x, self.project_context(x))
-        to_q, to_k, to_v, to_out = (layer.kernel[...] for layer in layers)
-        q = jnp.einsum("bnc,cl->bln", x, packing.pack_lanes(to_q))
-        k = x @ packing.pack_lanes(to_k)
-        v = jnp.einsum("bnc,cr->brn", x, packing.pack_rows(to_v))
-        attended = attend_packed(q, k, v, packing)
-        result = jnp.einsum("brn,cr->bnc", attended, packing.pack_rows(to_out.T))
+        keys = x @ packing.pack_lanes(self.to_k.kernel[...])
+        values = jnp.einsum("bnc,cr->brn", x, packing.pack_rows(self.to_v.kernel[...]))
+        return self._attend_packed(x, keys, values, packing)
+
+    def _find_packing(self, x: jax.Array, keys: int) -> HeadPacking | None:
+        layers = (self.to_q, self.to_k, self.to_v, self.to_out)
+        has_lora = not all(isinstance(layer, nnx.Linear) for layer in layers)
+        return None if has_lora else find_packing(x, keys=keys, heads=self.heads)
+
+    def _attend_packed(
+        self, x: jax.Array, keys: jax.Array, values: jax.Array, packing: HeadPacking
+    ) -> jax.Array:
+        queries = jnp.einsum("bnc,cl->bln", x, packing.pack_lanes(self.to_q.kernel[...]))
+        attended = attend_packed(queries, keys, values, packing)
+        to_out = packing.pack_rows(self.to_out.kernel[...].T)
+        result = jnp.einsum("brn,cr->bnc", attended, to_out)
         assert self.to_out.bias is not None
         return result + self.to_out.bias[...]
 

@@ -147,7 +147,7 @@ class UpBlock(nnx.Module):
     ) -> jax.Array:
         """Return the output of the block. Its skips are popped from the end of `skips`."""
         for index, resnet in enumerate(self.resnets):
-            x = resnet(jnp.concatenate([x, skips.pop()], axis=-1), time)
+            x = resnet(x, time, skip=skips.pop())
             if self.attentions:
                 x = self.attentions[index](x, context[index])
         return x if self.upsampler is None else self.upsampler(x)
