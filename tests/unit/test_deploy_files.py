@@ -274,9 +274,15 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("tool", ["shellcheck", "hadolint"])
-def test_scripts_and_dockerfiles_are_clean(tool: str) -> None:
-    file = {"shellcheck": "gcloud/startup.sh", "hadolint": "Dockerfile"}[tool]
+@pytest.mark.parametrize(
+    ("tool", "file"),
+    [
+        ("shellcheck", "gcloud/startup.sh"),
+        ("shellcheck", "gcloud/hosts.sh"),
+        ("hadolint", "Dockerfile"),
+    ],
+)
+def test_scripts_and_dockerfiles_are_clean(tool: str, file: str) -> None:
     command = Path(sys.executable).with_name(tool)
     done = subprocess.run([command, DEPLOY / file], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

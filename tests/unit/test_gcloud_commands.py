@@ -70,6 +70,7 @@ def test_gcloud_accepts_each_command(block: str, tmp_path: Path) -> None:
     ):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
+    shutil.copy(ROOT / "deploy/gcloud/hosts.sh", tmp_path / "deploy/gcloud")
     environment = {
         **os.environ,
         **_VARIABLES,
