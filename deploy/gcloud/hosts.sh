@@ -9,19 +9,20 @@
 #   ZONE, ACCOUNT, METADATA         as in that guide
 #   ACCELERATOR_TYPE                v5litepod-8 if it is not set
 #   RUNTIME_VERSION                 v2-alpha-tpuv5-lite if it is not set
+#   REDIS_CA                        a file of certificates for the TLS of Redis, if it needs one
 set -euo pipefail
 
 : "${ZONE:?is the zone of the hosts}"
 : "${ACCOUNT:?is the service account of the workers}"
 : "${METADATA:?has the archive and the settings of the hosts}"
-startup=$(dirname "$0")/startup.sh
+files=startup-script=$(dirname "$0")/startup.sh${REDIS_CA:+,imagefleet-redis-ca=$REDIS_CA}
 
 create() {
   gcloud compute tpus queued-resources create "$1" --node-id "$1" --zone "$ZONE" \
     --accelerator-type "${ACCELERATOR_TYPE:-v5litepod-8}" \
     --runtime-version "${RUNTIME_VERSION:-v2-alpha-tpuv5-lite}" --spot \
     --service-account "$ACCOUNT" --scopes cloud-platform \
-    --metadata-from-file "startup-script=$startup" --metadata "$METADATA"
+    --metadata-from-file "$files" --metadata "$METADATA"
 }
 
 # If it cannot be read which hosts exist, none is created.

@@ -14,6 +14,8 @@
 #   imagefleet-env-secret      the secret of Secret Manager with the settings, one NAME=value per line
 #   imagefleet-env             the settings themselves, read if there is no imagefleet-env-secret;
 #                              whoever may view the project can read them
+#   imagefleet-redis-ca        certificates that the TLS of Redis is checked with, if a public
+#                              authority did not sign it; they become /etc/imagefleet/redis-ca.pem
 set -euo pipefail
 
 live=/opt/imagefleet # a symbolic link to the environment in use
@@ -50,6 +52,7 @@ fetch_archive() {
 
 fetch_settings() {
   local secret
+  metadata imagefleet-redis-ca > "$work/redis-ca.pem" || rm "$work/redis-ca.pem"
   if secret=$(metadata imagefleet-env-secret); then
     gcloud secrets versions access latest --secret "$secret" > "$work/worker.env"
   else
@@ -108,6 +111,9 @@ fi
 ln --symbolic --force --no-dereference "$new" "$live"
 mkdir --parents /etc/imagefleet
 install --mode 600 "$work/worker.env" /etc/imagefleet/
+if [[ -e $work/redis-ca.pem ]]; then
+  install --mode 644 "$work/redis-ca.pem" /etc/imagefleet/
+fi
 install --mode 644 "$work/imagefleet-worker.service" /etc/systemd/system/
 
 systemctl daemon-reload

@@ -27,7 +27,7 @@ class _Cloud:
         gcloud = folder / "gcloud"
         gcloud.write_text(
             f'#!/bin/sh\ncase " $* " in *" list "*) cat {folder}/listed;; '
-            f'*) echo "$4 $5" >> {self._calls};; esac\n'
+            f'*) echo "$4 $5" >> {self._calls}; echo "$*" >> {folder}/options;; esac\n'
         )
         gcloud.chmod(0o755)
         self._path = f"{folder}:{os.environ['PATH']}"
@@ -48,6 +48,16 @@ def test_missing_and_preempted_hosts_are_created(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert cloud.calls() == ["delete fleet-2", "create fleet-2", "create fleet-3"]
     assert "fleet-1 is ACTIVE" in done.stdout
+
+
+def test_a_host_gets_the_certificates_of_redis(tmp_path: Path) -> None:
+    cloud = _Cloud(tmp_path, "")
+    for variables, option in (
+        ({}, f"startup-script={_SCRIPT.parent}/startup.sh --metadata "),
+        ({"REDIS_CA": "ca.pem"}, "/startup.sh,imagefleet-redis-ca=ca.pem --metadata "),
+    ):
+        assert cloud.run("fleet-1", **variables).returncode == 0
+        assert option in (tmp_path / "options").read_text().splitlines()[-1]
 
 
 def test_a_failed_request_is_reported_and_the_others_go_on(tmp_path: Path) -> None:

@@ -133,6 +133,14 @@ def test_the_worker_stops_after_the_new_environment_is_built(host: Host) -> None
     assert unit.read_text() == (ROOT / "deploy/systemd/imagefleet-worker.service").read_text()
 
 
+def test_the_certificates_of_redis_are_installed_for_the_worker(host: Host) -> None:
+    host.set_metadata("imagefleet-redis-ca", "-----BEGIN CERTIFICATE-----\n")
+    assert host.run()[0] == 0
+    certificates = host.folder / "etc/imagefleet/redis-ca.pem"
+    assert certificates.read_text() == "-----BEGIN CERTIFICATE-----\n"
+    assert certificates.stat().st_mode & 0o777 == 0o644
+
+
 def test_every_package_is_installed_by_its_hash_and_uv_comes_with_the_archive(host: Host) -> None:
     _, calls = host.run()
     [venv, packages, wheel] = _called(calls, "uv")
