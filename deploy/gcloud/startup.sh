@@ -52,7 +52,9 @@ fetch_archive() {
 
 fetch_settings() {
   local secret
-  metadata imagefleet-redis-ca > "$work/redis-ca.pem" || rm "$work/redis-ca.pem"
+  if ! metadata imagefleet-redis-ca > "$work/redis-ca.pem"; then
+    rm "$work/redis-ca.pem" # the host has no such metadata
+  fi
   if secret=$(metadata imagefleet-env-secret); then
     gcloud secrets versions access latest --secret "$secret" > "$work/worker.env"
   else

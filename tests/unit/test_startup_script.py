@@ -134,9 +134,11 @@ def test_the_worker_stops_after_the_new_environment_is_built(host: Host) -> None
 
 
 def test_the_certificates_of_redis_are_installed_for_the_worker(host: Host) -> None:
+    certificates = host.folder / "etc/imagefleet/redis-ca.pem"
+    assert host.run()[0] == 0
+    assert not certificates.exists()
     host.set_metadata("imagefleet-redis-ca", "-----BEGIN CERTIFICATE-----\n")
     assert host.run()[0] == 0
-    certificates = host.folder / "etc/imagefleet/redis-ca.pem"
     assert certificates.read_text() == "-----BEGIN CERTIFICATE-----\n"
     assert certificates.stat().st_mode & 0o777 == 0o644
 

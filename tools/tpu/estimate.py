@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from imagefleet.worker.engine.attention import largest_block
 from imagefleet.worker.engine.feed_forward import KERNEL_NAME as FEED_FORWARD
 from imagefleet.worker.engine.large_convolution import KERNEL_NAME as CONVOLUTION
 from imagefleet.worker.engine.packed_attention import KERNEL_NAME as PACKED_ATTENTION
@@ -165,7 +166,7 @@ def kernel_cycles(text: str, generation: TpuGeneration) -> Iterator[float]:
             (batch, _, queries), (_, keys, _), *_ = shapes
             heads, head_dim = map(int, packed.groups())
             schedule = PACKED_CYCLES[kind][head_dim > _NARROW_HEAD]
-            blocks = math.ceil(keys / _PACKED_KEYS.get(kind, 2048))
+            blocks = keys // largest_block(keys, _PACKED_KEYS.get(kind, 2048))
             of_query = keys * schedule.score_cycles + blocks * schedule.query_cycles
             yield batch * heads * queries * of_query
         else:

@@ -82,8 +82,8 @@ def _fits_cudnn(spec: AttentionSpec) -> bool:
 def _fits_tpu_kernel(spec: AttentionSpec) -> bool:
     """Return whether queries and keys are whole blocks.
 
-    The 77 keys of a text are not. Padding them would cost more than their few scores. So does the
-    padding of heads of 160, if there are few keys.
+    The 77 keys of a text are not. Padding them would cost more than their few scores. With few
+    keys, the padding of heads of 160 costs more than the kernel saves.
     """
     whole_blocks = spec.queries % TPU_LANES == 0 and spec.keys % TPU_LANES == 0
     is_small = spec.head_dim > TPU_LANES and spec.keys <= _MAX_KEYS_WITHOUT_KERNEL

@@ -28,9 +28,9 @@ from imagefleet.worker.engine.read_model import (
 )
 from imagefleet.worker.engine.tpu_hosts import TpuHost
 
-STEP_SHARE: Final = 0.45
+STEP_SHARE: Final = 0.47
 """The share of the peak at which a step runs, by the TPU compiler's estimate: Stable Diffusion 1.4
-at 512x512 on v5e, one image a device, 1.52 TFLOP in 17.3 ms (docs/tpu.md)."""
+at 512x512 on v5e, one image a device, 1.52 TFLOP in 16.4 ms (docs/tpu.md)."""
 DECODE_SHARE: Final = 0.47
 """The same of the decoder: 2.13 TFLOP in 23.1 ms."""
 _PLATFORM: Final = "tpu"

@@ -143,7 +143,11 @@ def workspace_bytes(
 def _score_bytes(
     configs: Configs, latents: int, dtype: np.dtype[Any], platform: str, prompt_chunks: int
 ) -> Iterator[int]:
-    """Yield the bytes of the attention scores of each layer of the UNet that stores them."""
+    """Yield the bytes of the attention scores of each layer of the UNet that stores them.
+
+    A TPU stores no scores of packed heads (`packed_attention`), but of layers with LoRA and of
+    masked prompts. They are counted in any case.
+    """
     for layer in unet_layers(configs, latents, dtype, prompt_chunks):
         if choose_backend(platform, layer) in (Backend.FOLDED, Backend.QUERY_BLOCKS):
             yield min(layer.score_bytes, MAX_SCORE_BYTES[platform])

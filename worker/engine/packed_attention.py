@@ -33,8 +33,8 @@ _MAX_LANES_PER_CHANNEL: Final = 1.25
 """Heads are packed if the lanes are then nearly full: heads of 40 take 384 lanes for 320 channels,
 heads of 64 as many as there are channels. Heads of 80 would take 1,024 lanes for 640 channels, and
 the projections would take longer than the copies."""
-_MAX_KEYS_OF_ODD_BLOCK: Final = 512
-"""Keys of a text are one block, although 77 are no multiple of 128."""
+_MAX_KEYS_OF_ODD_BLOCK: Final = TPU_LANES
+"""At most so many keys may be one block whose length is no multiple of 128, as the 77 of a text."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,10 @@ Both products have the queries in the columns, so that the maximum of a softmax 
 - scores `[keys, queries]` = keys `[keys, 128]` · queries `[128, queries]`. A product takes all 128
   lanes of the keys; the rows of the other heads are 0 in the queries. That costs nothing: the
   matrix unit would fill up one head to 128 lanes anyway.
-- attended `[rows, queries]` = values `[rows, keys]` · weights `[keys, queries]`. A head has 48 rows
-  in the place of 128 columns, so the matrix unit needs about half of the time. The values of the
-  spare rows are 1, so that the product also adds up the softmax.
+- attended `[rows, queries]` = values `[rows, keys]` · weights `[keys, queries]`. A head of
+  40 channels has 48 rows, one of 64 has 80, in the place of 128 columns, so the matrix unit needs
+  about half of the time. The values of the spare rows are 1, so that the product also adds up the
+  softmax.
 
 The exponentials are powers of 2, since the queries are scaled by log2(e).
 """

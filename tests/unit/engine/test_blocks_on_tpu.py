@@ -39,13 +39,29 @@ def test_norms_that_read_once_are_those_that_are_centred(
     np.testing.assert_array_equal(norm(x), exact)  # float32 stays centred on TPU, too
 
 
-def testgelu_by_tanh_is_as_close_as_its_docstring_says() -> None:
+def test_the_norm_of_joined_maps_takes_the_sums_of_its_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    norm = blocks.GroupNorm(32, groups=4, epsilon=1e-5)
+    random = np.random.default_rng(0)
+    # The third group of 8 channels has some of both parts.
+    parts = [
+        jnp.asarray(random.normal(mean, 2, (2, 8, 8, channels)), jnp.bfloat16)
+        for mean, channels in ((0, 20), (3, 12))
+    ]
+    x = jnp.concatenate(parts, axis=-1)
+    _use_tpu(monkeypatch)
+    np.testing.assert_array_equal(norm(x, parts), norm(x))
+    assert (norm(x, parts[::-1]) != norm(x)).any()
+
+
+def test_gelu_by_tanh_is_as_close_as_its_docstring_says() -> None:
     x = jnp.linspace(-20, 20, 100_001, dtype=jnp.float32)
     exact = jax.nn.gelu(x, approximate=False)
     np.testing.assert_allclose(blocks.gelu_by_tanh(x), exact, atol=2.7e-5, rtol=1e-6)
 
 
-def test_only_bfloat16_on_tpu_getsgelu_by_tanh(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_bfloat16_on_tpu_gets_gelu_by_tanh(monkeypatch: pytest.MonkeyPatch) -> None:
     x = jnp.linspace(-6, 6, 1001, dtype=jnp.float32)
     half = x.astype(jnp.bfloat16)
     exact = blocks.gelu(x)

@@ -80,11 +80,15 @@ def test_a_layer_with_packed_heads_is_the_same_layer(
     np.testing.assert_array_equal(expected, layer(x, layer.project_context(x)))
     text = layer.project_context(_draw(2, 77, channels, seed=6))
     expected_of_text = layer(x, text)
+    masked = text._replace(mask=jnp.arange(77) < jnp.array([[77], [3]]))
+    expected_of_mask = layer(x, masked)
     monkeypatch.setattr(transformer, "find_packing", lambda x, keys, heads: packing)
     with pltpu.force_tpu_interpret_mode():
         result, of_text = layer.attend_to_itself(x), layer(x, text)
     np.testing.assert_allclose(result, expected, atol=5e-6)
     np.testing.assert_allclose(of_text, expected_of_text, atol=5e-6)
+    # The kernel has no mask.
+    np.testing.assert_array_equal(layer(x, masked), expected_of_mask)
 
 
 def test_a_tpu_packs_heads_that_fill_its_lanes(monkeypatch: pytest.MonkeyPatch) -> None:

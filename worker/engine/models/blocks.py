@@ -84,7 +84,10 @@ class GroupNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array, parts: Sequence[jax.Array] = ()) -> jax.Array:
-        """Return the normalised `x [b, ..., c]`, `parts` side by side if there are any."""
+        """Return the normalised `x [b, ..., c]`.
+
+        `parts` are the maps that `x` was joined from, if there are several. Only TPUs read them.
+        """
         wide = x.astype(jnp.float32)
         if is_bfloat16_on_tpu(x):
             shape = (len(x), *[1] * (x.ndim - 2), x.shape[-1])
@@ -96,14 +99,14 @@ class GroupNorm(nnx.Module):
         return (centred * (inverse * scale) + bias).astype(x.dtype)
 
     def scale_and_shift(self, *parts: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return float32 `[b, c]` each: the norm of `x [b, ..., c]` is x * scale + shift.
+        """Return float32 `[b, c]` each: the norm of a map `x [b, ..., c]` is x * scale + shift.
 
         One pass over `x` adds up its values and their squares in float32. This is for bfloat16,
         whose values are rounded by more than the difference of the two means loses.
 
         Args:
-            parts: What is side by side in `x`. The sums of a part that another layer normalised are
-                not computed again.
+            parts: `x`, or the maps that it was joined from. If another layer normalised one of
+                them, the compiler finds the same sums twice and computes them once.
         """
         wide = [part.astype(jnp.float32) for part in parts]
         mean, square = (
