@@ -10,10 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import jax.numpy as jnp
+
 from imagefleet.worker.engine.attention import largest_block
 from imagefleet.worker.engine.feed_forward import KERNEL_NAME as FEED_FORWARD
 from imagefleet.worker.engine.large_convolution import KERNEL_NAME as CONVOLUTION
 from imagefleet.worker.engine.packed_attention import KERNEL_NAME as PACKED_ATTENTION
+from imagefleet.worker.engine.packed_attention import HeadPacking
+from imagefleet.worker.engine.packed_attention_kernel import (
+    LARGE_BLOCK,
+    SMALL_BLOCK,
+    has_large_blocks,
+)
 from imagefleet.worker.engine.tpu_hosts import TpuGeneration
 
 _COMPUTATION: Final = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\{$")
@@ -65,8 +73,6 @@ PACKED_CYCLES: Final[Mapping[str, tuple[PackedSchedule, PackedSchedule]]] = {
     "v6e": (PackedSchedule(0.00171, 0.182), PackedSchedule(0.00177, 0.235)),
 }
 """By generation: for heads of 40 channels, and for wider ones."""
-_PACKED_KEYS: Final[Mapping[str, int]] = {"v2": 1024, "v3": 1024, "v4": 1024}
-"""Keys of a block of that kernel, at most; 2,048 for the other generations."""
 
 STAGING_CYCLES: Final[Mapping[str, float]] = {
     "v2": 0.0,
@@ -166,7 +172,10 @@ def kernel_cycles(text: str, generation: TpuGeneration) -> Iterator[float]:
             (batch, _, queries), (_, keys, _), *_ = shapes
             heads, head_dim = map(int, packed.groups())
             schedule = PACKED_CYCLES[kind][head_dim > _NARROW_HEAD]
-            blocks = keys // largest_block(keys, _PACKED_KEYS.get(kind, 2048))
+            packing = HeadPacking(heads=heads, head_dim=head_dim)
+            is_large = has_large_blocks(packing, generation.device_kind, jnp.bfloat16)
+            _, max_keys = LARGE_BLOCK if is_large else SMALL_BLOCK
+            blocks = keys // largest_block(keys, max_keys)
             of_query = keys * schedule.score_cycles + blocks * schedule.query_cycles
             yield batch * heads * queries * of_query
         else:

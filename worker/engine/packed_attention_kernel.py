@@ -40,6 +40,9 @@ _LEAST: Final = float(np.finfo(np.float32).min)
 _V6E: Final = ("TPU v6 lite", "TPU v6e")
 _LARGE_BLOCKS: Final = ("TPU v5 lite", "TPU v5e", "TPU v5", "TPU v5p", *_V6E)
 """Kinds of devices whose cores have 64 MiB of memory or more. The other kinds have 16 MiB."""
+LARGE_BLOCK: Final = (1024, 2048)
+"""Queries and keys."""
+SMALL_BLOCK: Final = (512, 1024)
 _MAX_HEADS_OF_LARGE_BLOCKS: Final = 4
 """In 128 lanes. Each head has sums of its own in the memory."""
 _MEMORY_BYTES: Final = 24 * 2**20
@@ -49,18 +52,23 @@ _CHUNK_ON_V6E: Final = 512
 other kinds is as good or better if a head's block is one chunk."""
 
 
+def has_large_blocks(packing: HeadPacking, device_kind: str, dtype: DTypeLike) -> bool:
+    """Return whether the kernel takes blocks of up to `LARGE_BLOCK`, or else `SMALL_BLOCK`."""
+    return (
+        device_kind in _LARGE_BLOCKS
+        and dtype == jnp.bfloat16
+        and packing.heads_per_tile <= _MAX_HEADS_OF_LARGE_BLOCKS
+    )
+
+
 def attend_by_kernel(
     q: jax.Array, k: jax.Array, v: jax.Array, *, packing: HeadPacking
 ) -> jax.Array:
     """Attend on one device. The arguments are those of `packed_attention.attend_packed`."""
     batch, _, length = q.shape
     device_kind = target_device().device_kind
-    is_large = (
-        device_kind in _LARGE_BLOCKS
-        and q.dtype == jnp.bfloat16
-        and packing.heads_per_tile <= _MAX_HEADS_OF_LARGE_BLOCKS
-    )
-    max_queries, max_keys = (1024, 2048) if is_large else (512, 1024)
+    is_large = has_large_blocks(packing, device_kind, q.dtype)
+    max_queries, max_keys = LARGE_BLOCK if is_large else SMALL_BLOCK
     queries, keys = largest_block(length, max_queries), largest_block(k.shape[1], max_keys)
     chunk = largest_block(keys, _CHUNK_ON_V6E) if device_kind in _V6E else keys
     rows = packing.heads_per_tile * packing.rows_per_head
