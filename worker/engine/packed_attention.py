@@ -97,6 +97,12 @@ class HeadPacking:
         by_head = array.reshape(*before, self.heads, self.head_dim)
         return _pad(by_head, axis=-1, length=self.rows_per_head).reshape(*before, -1)
 
+    def unpack_rows(self, array: jax.Array) -> jax.Array:
+        """Put the last axis, in the order of `pack_rows`, back to `heads * head_dim`."""
+        before = array.shape[:-1]
+        by_head = array.reshape(*before, self.heads, self.rows_per_head)
+        return by_head[..., : self.head_dim].reshape(*before, -1)
+
 
 def _pad(array: jax.Array, *, axis: int, length: int) -> jax.Array:
     widths = [(0, 0)] * array.ndim

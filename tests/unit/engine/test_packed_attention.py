@@ -16,6 +16,7 @@ from imagefleet.worker.engine.attention import attention
 from imagefleet.worker.engine.attention_backend import Backend
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models import transformer
+from imagefleet.worker.engine.models.lora_layers import LoraLayer, StackedFactors
 from imagefleet.worker.engine.models.transformer import Attention
 from imagefleet.worker.engine.packed_attention import HeadPacking, attend_packed, find_packing
 
@@ -58,23 +59,32 @@ def test_the_kernel_is_the_formula(
         result = attend_packed(
             packing.pack_lanes(q).mT, packing.pack_lanes(k), packing.pack_rows(v).mT, packing
         )
+    np.testing.assert_allclose(packing.unpack_rows(result.mT), expected, atol=6e-6)
     by_head = result.mT.reshape(2, queries, packing.heads, packing.rows_per_head)
-    attended = by_head[..., : packing.head_dim].reshape(expected.shape)
-    np.testing.assert_allclose(attended, expected, atol=6e-6)
     # Spare rows are finite, because the next product multiplies them with 0.
     np.testing.assert_allclose(by_head[..., packing.head_dim :], 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize(
+    ("packing", "has_lora"), [(PACKINGS[0], False), (PACKINGS[1], False), (PACKINGS[1], True)]
+)
 def test_a_layer_with_packed_heads_is_the_same_layer(
-    packing: HeadPacking, monkeypatch: pytest.MonkeyPatch
+    packing: HeadPacking, has_lora: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channels = packing.heads * packing.head_dim
     layer = Attention(channels, channels, packing.heads)
-    for seed, each in enumerate((layer.to_q, layer.to_k, layer.to_v, layer.to_out)):
-        each.kernel[...] = _draw(channels, channels, seed=seed) / channels**0.5
-    assert layer.to_out.bias is not None
-    layer.to_out.bias[...] = _draw(channels, seed=4)
+    for seed, name in enumerate(("to_q", "to_k", "to_v", "to_out")):
+        linear = getattr(layer, name)
+        linear.kernel[...] = _draw(channels, channels, seed=seed) / channels**0.5
+        if linear.bias is not None:
+            linear.bias[...] = _draw(channels, seed=4)
+        if has_lora:
+            factors = StackedFactors(
+                down=_draw(channels, 4, seed=10 + seed) / channels**0.5,
+                up=_draw(4, channels, seed=20 + seed) / 8,
+            )
+            scales = jnp.array([[0.5], [1.0]])
+            setattr(layer, name, LoraLayer(linear, (0,) * 4, factors, scales))
     x = _draw(2, 128, channels, seed=5)
     expected = layer.attend_to_itself(x)
     np.testing.assert_array_equal(expected, layer(x, layer.project_context(x)))

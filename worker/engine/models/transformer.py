@@ -4,7 +4,7 @@ Input: a feature map `[b, h, w, c]` and the keys and values of the text. Output:
 shape.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -50,7 +50,7 @@ class Attention(nnx.Module):
         self.to_q = linear(width, width, use_bias=False)
         self.to_k = linear(context_width, width, use_bias=False)
         self.to_v = linear(context_width, width, use_bias=False)
-        self.to_out = linear(width, width)
+        self.to_out: Layer = linear(width, width)
 
     def project_context(self, context: jax.Array) -> ContextKV:
         """Return keys and values of `context [b, n, d]`."""
@@ -59,35 +59,50 @@ class Attention(nnx.Module):
     def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
         """Map `x [b, h*w, c]` to `[b, h*w, c]`."""
         key, value, mask = context
-        packing = self._find_packing(x, key.shape[1]) if mask is None else None
+        packing = None
+        if mask is None:
+            packing = find_packing(x, keys=key.shape[1], heads=self.heads)
         if packing is None:
             return self.to_out(attention(self.to_q(x), key, value, heads=self.heads, mask=mask))
-        values = packing.pack_rows(value).swapaxes(1, 2)
+        values = packing.pack_rows(value).mT
         return self._attend_packed(x, packing.pack_lanes(key), values, packing)
 
     def attend_to_itself(self, x: jax.Array) -> jax.Array:
         """Map `x [b, h*w, c]` to `[b, h*w, c]` by self-attention."""
-        packing = self._find_packing(x, x.shape[1])
+        packing = find_packing(x, keys=x.shape[1], heads=self.heads)
         if packing is None:
             return self(x, self.project_context(x))
-        keys = x @ packing.pack_lanes(self.to_k.kernel[...])
-        values = jnp.einsum("bnc,cr->brn", x, packing.pack_rows(self.to_v.kernel[...]))
+        keys = _project(self.to_k, x, packing.pack_lanes, "bnr")
+        values = _project(self.to_v, x, packing.pack_rows, "brn")
         return self._attend_packed(x, keys, values, packing)
-
-    def _find_packing(self, x: jax.Array, keys: int) -> HeadPacking | None:
-        layers = (self.to_q, self.to_k, self.to_v, self.to_out)
-        has_lora = not all(isinstance(layer, nnx.Linear) for layer in layers)
-        return None if has_lora else find_packing(x, keys=keys, heads=self.heads)
 
     def _attend_packed(
         self, x: jax.Array, keys: jax.Array, values: jax.Array, packing: HeadPacking
     ) -> jax.Array:
-        queries = jnp.einsum("bnc,cl->bln", x, packing.pack_lanes(self.to_q.kernel[...]))
+        queries = _project(self.to_q, x, packing.pack_lanes, "brn")
         attended = attend_packed(queries, keys, values, packing)
+        if not isinstance(self.to_out, nnx.Linear):
+            return self.to_out(packing.unpack_rows(attended.mT))  # with LoRA of jobs
         to_out = packing.pack_rows(self.to_out.kernel[...].T)
         result = jnp.einsum("brn,cr->bnc", attended, to_out)
         assert self.to_out.bias is not None
         return result + self.to_out.bias[...]
+
+
+def _project(
+    layer: Layer, x: jax.Array, pack: Callable[[jax.Array], jax.Array], order: str
+) -> jax.Array:
+    """Project `x [b, n, c]` to packed heads.
+
+    Args:
+        layer: Without a bias.
+        pack: Puts the last axis, `heads * head_dim`, into the rows or lanes of the kernel.
+        order: Of the axes of the result, `bnr` or `brn`.
+    """
+    if isinstance(layer, nnx.Linear):
+        return jnp.einsum(f"bnc,cr->{order}", x, pack(layer.kernel[...]))
+    packed = pack(layer(x))  # with LoRA of jobs
+    return packed if order == "bnr" else packed.mT
 
 
 class FeedForward(nnx.Module):
