@@ -21,13 +21,14 @@ from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.large_convolution import has_kernel
 from imagefleet.worker.engine.mesh import split_axis
 
-_DECODER_MAPS: Final = {"cpu": 6, "gpu": 6, "tpu": 11}
+_DECODER_MAPS: Final = {"cpu": 6.0, "gpu": 6.0, "tpu": 10.0}
 """Full-size maps, as wide as the decoder's first level, that the decoder holds at once. On CPU
-measured with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB. The TPU compiler
-takes 13.7 at 512x512 and 9.7 for SDXL at 1024x1024 without the kernel below; see docs/tpu.md."""
-_DECODER_MAPS_BY_KERNEL: Final = 7
-"""The same on TPUs that have the kernel for large maps. The compiler takes 7.0 for Stable Diffusion
-1.4 at 512x512 and 4.2 for SDXL at 1024x1024, with the programs' code."""
+measured with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB. For TPUs
+docs/tpu.md has what their compiler takes."""
+_DECODER_MAPS_BY_KERNEL: Final = 3.3
+"""The same on TPUs that have the kernel for large maps."""
+_DECODER_CODE: Final = {"cpu": 0, "gpu": 0, "tpu": 250_000_000}
+"""Bytes that the decoder needs for any image. Its code is in the memory of a TPU."""
 _UNET_MAPS: Final = 27
 """Maps that the UNet holds at once besides its scores, skips included. Measured in the same way:
 268 MiB for a prompt and its negative prompt."""
@@ -132,7 +133,7 @@ def workspace_bytes(
     pixels = shape.height * shape.width
     decoder_map = pixels * configs.vae.block_out_channels[0] * dtype.itemsize
     decoder_maps = _DECODER_MAPS_BY_KERNEL if by_kernel else _DECODER_MAPS[platform]
-    decoder = decoder_maps * decoder_map
+    decoder = int(decoder_maps * decoder_map) + _DECODER_CODE[platform]
     latents = pixels // configs.vae.downsampling**2
     maps = _UNET_MAPS * latents * configs.unet.block_out_channels[0] * dtype.itemsize
     scores = max(_score_bytes(configs, latents, dtype, platform, prompt_chunks), default=0)
@@ -145,8 +146,8 @@ def _score_bytes(
 ) -> Iterator[int]:
     """Yield the bytes of the attention scores of each layer of the UNet that stores them.
 
-    A TPU stores no scores of packed heads (`packed_attention`), but of layers with LoRA and of
-    masked prompts. They are counted in any case.
+    A TPU stores no scores of packed heads (`packed_attention`), but of masked prompts. They are
+    counted in any case.
     """
     for layer in unet_layers(configs, latents, dtype, prompt_chunks):
         if choose_backend(platform, layer) in (Backend.FOLDED, Backend.QUERY_BLOCKS):
