@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import kombu.pools
 import pytest
 import redis
 
@@ -31,6 +32,13 @@ def make_claims(client: redis.Redis, redis_server: LocalRedisServer, namespace: 
         return claims
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def _no_connections_of_earlier_tests() -> Iterator[None]:
+    """Close what Celery keeps in its pools, since tests restart the Redis of all."""
+    yield
+    kombu.pools.reset()
 
 
 @pytest.fixture
