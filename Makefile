@@ -7,8 +7,10 @@ OUT    ?= out
 # The last diffusers with Flax in it, on our JAX.
 TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformers==4.57.6 pillow
 # Half of the tests wait for leases and processes, so three at once keep two cores busy; four took as long. Tests that start
-# servers run apart from tests that load JAX, because a process with JAX in it must not fork.
-AT_ONCE = -n 3 --dist loadfile
+# servers run apart from tests that load JAX, because a process with JAX in it must not fork. Files run in the order of the
+# command line, those with long tests first, so that no process waits for the last of them.
+AT_ONCE = -n 3 --dist loadfile --no-loadscope-reorder
+WITH_SERVERS = tests/chaos tests/fuzz tests/integration/test_worker_process.py tests/integration
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
 # Python keeps what it compiles of packages, also where the environment forbids it. Without, each process compiles them
@@ -26,10 +28,10 @@ demo: $(VENV)/.demo ## run the main job: 16 prompts through Redis, a worker and 
 
 test: $(VENV)/.dev ## lint, types, contracts and every test
 	$(MAKE) --no-print-directory lint types contracts
-	$(BIN)/python -m pytest $(AT_ONCE) tests/chaos tests/fuzz tests/integration
-	$(BIN)/python -m pytest $(AT_ONCE) tests/unit
+	$(BIN)/python -m pytest $(AT_ONCE) --durations=20 $(WITH_SERVERS)
+	$(BIN)/python -m pytest $(AT_ONCE) --durations=20 tests/unit
 	@$(MAKE) --no-print-directory .libtpu/.installed || echo "the tests of the TPU compiler will be skipped"
-	$(BIN)/python -m pytest -n 2 tests/tpu
+	$(BIN)/python -m pytest -n 2 --durations=10 tests/tpu
 
 check: $(VENV)/.dev ## the part without servers: lint, types, contracts, unit tests
 	$(MAKE) --no-print-directory lint types contracts unit
@@ -53,6 +55,7 @@ unit: $(VENV)/.dev ## the tests that start no server
 	$(BIN)/python -m pytest $(AT_ONCE) tests/unit
 
 long: $(VENV)/.dev ## the tests that `make test` leaves out, because others test their parts
+	$(BIN)/python -m pytest $(AT_ONCE) -m long tests/integration
 	$(BIN)/python -m pytest $(AT_ONCE) -m long tests/unit
 	$(MAKE) --no-print-directory .libtpu/.installed
 	$(BIN)/python -m pytest -n 2 -m long tests/tpu

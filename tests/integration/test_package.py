@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ def generate(prompt: str, **parameters: Unpack[JobParameters]) -> JobResult:
         raise SystemExit(str(error)) from error
     return job.result(timeout=300)
 """
+
+WRONG_CALLS = {
+    'submit("a", steps=3)': 'Unexpected keyword argument "steps"',
+    'submit("a", seed="7")': 'Argument "seed"',
+    'submit_many(["a"], tenants="gold")': 'Unexpected keyword argument "tenants"',
+}
+"""Calls of a client, and how the error of the type checker begins."""
 
 
 def _build(target: str, source: Path, folder: Path) -> Path:
@@ -123,25 +131,18 @@ def test_importing_the_package_loads_nothing_else_of_it(python: Path, tmp_path: 
     assert not {"jax", "numpy", "pydantic", "redis", "imagefleet.producer"} & set(loaded)
 
 
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        ('submit("a", steps=3)', 'Unexpected keyword argument "steps"'),
-        ('submit("a", seed="7")', 'Argument "seed"'),
-        ('submit_many(["a"], tenants="gold")', 'Unexpected keyword argument "tenants"'),
-    ],
-)
-def test_a_wrong_parameter_is_found_by_type_checks(
-    python: Path, tmp_path: Path, call: str, error: str
+def test_type_checks_accept_a_users_program_and_find_each_wrong_parameter(
+    python: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "program.py").write_text(f"from imagefleet import Client\n\nClient().{call}\n")
-    command = ["-m", "mypy", "--strict", "--python-executable", str(python), "program.py"]
-    ended = _run(Path(sys.executable), tmp_path, *command)
-    assert error in ended.stdout
-
-
-def test_a_users_program_passes_strict_type_checks(python: Path, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(USER_CODE)
-    command = ["-m", "mypy", "--strict", "--python-executable", str(python), "program.py"]
+    calls = "\n".join(f"client.{call}" for call in WRONG_CALLS)
+    (tmp_path / "wrong.py").write_text(
+        f"from imagefleet import Client\nclient = Client()\n{calls}\n"
+    )
+    command = ["-m", "mypy", "--strict", "--python-executable", str(python), "."]
     ended = _run(Path(sys.executable), tmp_path, *command)
-    assert ended.stdout.startswith("Success"), ended.stdout + ended.stderr
+    *lines, summary = ended.stdout.splitlines()
+    errors = [line for line in lines if ": note: " not in line]
+    assert summary == f"Found {len(WRONG_CALLS)} errors in 1 file (checked 2 source files)"
+    for line, error, expected in zip(count(3), errors, WRONG_CALLS.values(), strict=False):
+        assert error.startswith(f"wrong.py:{line}: error: {expected}")

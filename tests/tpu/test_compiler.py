@@ -50,7 +50,7 @@ def test_every_attention_layer_of_the_published_models_compiles(host: str) -> No
     assert refused(errors) == {}
 
 
-@pytest.mark.parametrize("host", ["v4-8", "v5e-8", "v6e-1"])
+@pytest.mark.parametrize("host", [pytest.param("v4-8", marks=pytest.mark.long), "v5e-8", "v6e-1"])
 def test_the_convolution_kernel_compiles(host: str) -> None:
     errors = compile_for(host, "convolutions")
     assert len(errors) == (4 if host == "v5e-8" else 6)
@@ -68,7 +68,10 @@ def test_the_step_of_stable_diffusion_compiles() -> None:
     assert compile_for("v5e-8", "published-step", "sd14") == {"sd14": None}
 
 
-@pytest.mark.parametrize(("host", "devices_per_copy"), [("v2-8", 1), ("v5e-8", 1), ("v5e-8", 2)])
+@pytest.mark.parametrize(
+    ("host", "devices_per_copy"),
+    [("v2-8", 1), ("v5e-8", 1), pytest.param("v5e-8", 2, marks=pytest.mark.long)],
+)
 def test_every_program_of_a_small_model_compiles(host: str, devices_per_copy: int) -> None:
     errors = compile_for(host, "programs", str(devices_per_copy))
     assert list(errors) == list(PROGRAMS)

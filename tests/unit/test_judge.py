@@ -21,7 +21,7 @@ from tools.train_shapes.scenes import (
     split,
 )
 
-SCENES = 600
+SCENES = 300
 
 
 def scores_of(images: list[ImageArray], scenes: list[Scene]) -> list[Score]:

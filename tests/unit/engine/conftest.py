@@ -33,8 +33,10 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The cache of executables of all processes that run tests, as of workers on one host."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder if worker_id == "master" else folder.parent) / "cache"
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,7 @@ def test_jobs_with_other_clip_skips_share_a_batch_and_each_is_bit_equal_to_itsel
 
 
 def test_jobs_with_other_clip_skips_share_a_stream(cache_dir: Path) -> None:
-    loaded = load_older(cache_dir, devices=1, per_device_batch=3, max_num_inference_steps=8)
+    loaded = load_older(cache_dir, devices=1, per_device_batch=3, max_num_inference_steps=20)
     (stream,) = loaded.open_streams()
     specs = _specs([None, *SKIPS])
     alone = []

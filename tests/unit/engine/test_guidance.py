@@ -15,8 +15,8 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.guidance import apply_guidance
-from tests.unit.engine.parity import write_known
 from tools.parity.known.checkpoints import KNOWN
+from tools.parity.known.write import write_configs
 
 SHARES = np.array([0.0, 0.7, 1.0, 0.7], np.float32)
 SCALES = np.array([7.5, 7.5, 3.0, 1.0], np.float32)
@@ -80,16 +80,16 @@ def test_without_a_share_the_output_is_bit_equal_to_plain_guidance() -> None:
 def test_the_models_that_take_it_are_those_of_diffusers(
     name: str, expected: bool, tmp_path: Path
 ) -> None:
-    configs = Configs.read(write_known(tmp_path / "checkpoint", KNOWN[name]))
+    write_configs(tmp_path, KNOWN[name])
+    configs = Configs.read(CheckpointFiles(tmp_path))
     assert configs.rescales_guidance is expected
 
 
 def test_the_pipeline_of_lcm_needs_a_unet_that_takes_the_guidance_scale(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
-    write_known(folder, KNOWN["SimianLuo/LCM_Dreamshaper_v7"])
-    config = folder / "unet" / "config.json"
+    write_configs(tmp_path, KNOWN["SimianLuo/LCM_Dreamshaper_v7"])
+    config = tmp_path / "unet" / "config.json"
     fields = json.loads(config.read_text())
     del fields["time_cond_proj_dim"]
     config.write_text(json.dumps(fields))
     with pytest.raises(CheckpointError, match=r"unet/config\.json: time_cond_proj_dim is missing"):
-        Configs.read(CheckpointFiles(folder))
+        Configs.read(CheckpointFiles(tmp_path))

@@ -38,6 +38,7 @@ MODELS: Final = {
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_images_of_both_policies_depend_on_their_own_image_only(
     name: str, tmp_path: Path, cache_dir: Path

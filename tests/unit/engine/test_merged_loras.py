@@ -25,8 +25,8 @@ from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import BEGIN, FOLDER, PROMPTS, STEP, lora_options, worst
 from tools.parity.lora_cases import CASES
 
-SHORT: Final = {"two", "xl"}
-"""The cases of `make test`. `make long` runs the others."""
+SHORT: Final = {"two"}
+"""The case of `make test`. `make long` runs the others."""
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 

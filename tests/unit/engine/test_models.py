@@ -41,6 +41,9 @@ def test_the_end_token_is_found_by_its_id_and_as_the_highest_id() -> None:
     assert worst(by_id.pooled, xl.answers["text.pooled"]) < TOLERANCE
 
 
+@pytest.mark.parametrize(
+    "oracle", ["older", "newer", pytest.param("xl", marks=pytest.mark.long)], indirect=True
+)
 def test_the_unet_and_each_of_its_blocks_compute_the_same_feature_maps(oracle: Oracle) -> None:
     inputs = {key: _nhwc(value) for key, value in oracle.answers.items() if value.ndim == 4}
     times, text = oracle.answers["unet.times"], oracle.answers["text"][:2]

@@ -50,7 +50,9 @@ def test_an_image_is_bit_equal_alone_in_a_full_batch_and_in_any_slot(
     assert engine.recompiles == before
 
 
-@pytest.mark.parametrize(("devices", "per_device_batch"), [(1, 1), (4, 1), (1, 8)])
+@pytest.mark.parametrize(
+    ("devices", "per_device_batch"), [pytest.param(1, 1, marks=pytest.mark.long), (4, 1), (1, 8)]
+)
 def test_an_image_is_the_same_on_any_number_of_devices(
     warm_engine: WarmEngine, devices: int, per_device_batch: int
 ) -> None:
