@@ -8,9 +8,10 @@ OUT    ?= out
 TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformers==4.57.6 pillow
 # Half of the tests wait for leases and processes, so three at once keep two cores busy; four took as long. Tests that start
 # servers run apart from tests that load JAX, because a process with JAX in it must not fork. Files run in the order of the
-# command line, those with long tests first, so that no process waits for the last of them.
+# command line. The longest of the last ones comes early, so that two processes do not wait for it.
 AT_ONCE = -n 3 --dist loadfile --no-loadscope-reorder
-WITH_SERVERS = tests/chaos tests/fuzz tests/integration/test_worker_process.py tests/integration
+LONGEST = tests/integration/test_worker_process.py
+WITH_SERVERS = tests/chaos tests/fuzz $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/integration/test_*.py))
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
 # Python keeps what it compiles of packages, also where the environment forbids it. Without, each process compiles them
@@ -26,7 +27,7 @@ help: ## list the targets
 demo: $(VENV)/.demo ## run the main job: 16 prompts through Redis, a worker and storage, into ./out
 	$(BIN)/imagefleet demo --out $(OUT)
 
-test: $(VENV)/.dev ## lint, types, contracts and every test
+test: $(VENV)/.dev ## lint, types, contracts and all tests but the longest
 	$(MAKE) --no-print-directory lint types contracts
 	$(BIN)/python -m pytest $(AT_ONCE) --durations=20 $(WITH_SERVERS)
 	$(BIN)/python -m pytest $(AT_ONCE) --durations=20 tests/unit
@@ -54,7 +55,7 @@ contracts: $(VENV)/.dev ## which module may import which
 unit: $(VENV)/.dev ## the tests that start no server
 	$(BIN)/python -m pytest $(AT_ONCE) tests/unit
 
-long: $(VENV)/.dev ## the tests that `make test` leaves out, because others test their parts
+long: $(VENV)/.dev ## the longest tests, which `make test` leaves out; other tests have most of their parts
 	$(BIN)/python -m pytest $(AT_ONCE) -m long tests/integration
 	$(BIN)/python -m pytest $(AT_ONCE) -m long tests/unit
 	$(MAKE) --no-print-directory .libtpu/.installed

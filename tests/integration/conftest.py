@@ -36,7 +36,7 @@ def make_claims(client: redis.Redis, redis_server: LocalRedisServer, namespace: 
 
 @pytest.fixture(autouse=True)
 def _no_connections_of_earlier_tests() -> Iterator[None]:
-    """Close what Celery keeps in its pools, since tests restart the Redis of all."""
+    """Close the connections in Celery's pools: a test may cut all that the shared Redis has."""
     yield
     kombu.pools.reset()
 

@@ -141,8 +141,10 @@ def test_type_checks_accept_a_users_program_and_find_each_wrong_parameter(
     )
     command = ["-m", "mypy", "--strict", "--python-executable", str(python), "."]
     ended = _run(Path(sys.executable), tmp_path, *command)
+    assert ended.stdout, ended.stderr
     *lines, summary = ended.stdout.splitlines()
     errors = [line for line in lines if ": note: " not in line]
     assert summary == f"Found {len(WRONG_CALLS)} errors in 1 file (checked 2 source files)"
+    # The calls begin in line 3.
     for line, error, expected in zip(count(3), errors, WRONG_CALLS.values(), strict=False):
         assert error.startswith(f"wrong.py:{line}: error: {expected}")

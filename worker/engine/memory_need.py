@@ -27,8 +27,8 @@ measured with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB.
 docs/tpu.md has what their compiler takes."""
 _DECODER_MAPS_BY_KERNEL: Final = 3.3
 """The same on TPUs that have the kernel for large maps."""
-_DECODER_CODE: Final = {"cpu": 0, "gpu": 0, "tpu": 250_000_000}
-"""Bytes that the decoder needs for any image. Its code is in the memory of a TPU."""
+_DECODER_FIXED_BYTES: Final = {"cpu": 0, "gpu": 0, "tpu": 250_000_000}
+"""Bytes that the decoder needs whatever the size of the image: on TPUs mostly its code."""
 _UNET_MAPS: Final = 27
 """Maps that the UNet holds at once besides its scores, skips included. Measured in the same way:
 268 MiB for a prompt and its negative prompt."""
@@ -133,7 +133,7 @@ def workspace_bytes(
     pixels = shape.height * shape.width
     decoder_map = pixels * configs.vae.block_out_channels[0] * dtype.itemsize
     decoder_maps = _DECODER_MAPS_BY_KERNEL if by_kernel else _DECODER_MAPS[platform]
-    decoder = int(decoder_maps * decoder_map) + _DECODER_CODE[platform]
+    decoder = int(decoder_maps * decoder_map) + _DECODER_FIXED_BYTES[platform]
     latents = pixels // configs.vae.downsampling**2
     maps = _UNET_MAPS * latents * configs.unet.block_out_channels[0] * dtype.itemsize
     scores = max(_score_bytes(configs, latents, dtype, platform, prompt_chunks), default=0)
@@ -146,8 +146,8 @@ def _score_bytes(
 ) -> Iterator[int]:
     """Yield the bytes of the attention scores of each layer of the UNet that stores them.
 
-    A TPU stores no scores of packed heads (`packed_attention`), but of masked prompts. They are
-    counted in any case.
+    A TPU stores no scores of packed heads (`packed_attention`), except for masked prompts. They are
+    always counted.
     """
     for layer in unet_layers(configs, latents, dtype, prompt_chunks):
         if choose_backend(platform, layer) in (Backend.FOLDED, Backend.QUERY_BLOCKS):

@@ -6,7 +6,8 @@ attended values, packed like the values. Layers and weights are what they are fo
 A TPU's registers have 128 columns, *lanes*. Pallas' kernel takes one head after another, so heads
 of 40 channels are copied into registers of their own before it, and back after it. Here the
 projections write three heads of 40 into each 128 lanes of the keys and 128 rows of the queries,
-and each head of the values into rows of its own. `packed_attention_kernel` reads them there.
+and each head of the values into rows of its own. `packed_attention_kernel` reads them there. With
+LoRA of jobs, the heads are moved after the projection.
 docs/tpu.md has the estimates of the TPU compiler. No TPU has run it.
 """
 

@@ -34,7 +34,8 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """The cache of executables of all processes that run tests, as of workers on one host."""
+    """The cache of executables of all processes that run tests, as of workers on one host. Modules
+    with `compile_quickly` must not load the same models as others: it is not part of the key."""
     folder = tmp_path_factory.getbasetemp()
     return (folder if worker_id == "master" else folder.parent) / "cache"
 

@@ -38,8 +38,10 @@ MODELS: Final = {
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("stable-diffusion-inpainting", marks=pytest.mark.long), "instruct-pix2pix"],
+)
 def test_images_of_both_policies_depend_on_their_own_image_only(
     name: str, tmp_path: Path, cache_dir: Path
 ) -> None:

@@ -114,7 +114,7 @@ def test_workers_with_other_files_do_not_share_programs(tmp_path: Path) -> None:
         engine = _load(tmp_path, loras, devices=1)
         compiler, cache, factors = engine._compiler, engine._executable_cache, engine._rgb_factors
         lower = compiler.lowerings(NATIVE, factors)["preview"]
-        cache.load_or_compile("preview", compiler.inputs(NATIVE, factors), lower)
+        cache.load_or_compile("32x32/preview", compiler.inputs(NATIVE, factors), lower)
         compiled.append(cache.compiled)
     assert compiled == [1, 0, 1]
 

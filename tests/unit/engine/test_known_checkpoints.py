@@ -63,7 +63,7 @@ SHORT: Final = {
     "segmind/SSD-1B": "SDXL, nested transformer layers, others upwards",
     "stabilityai/stable-diffusion-xl-refiner-1.0": "aesthetic scores, the second text encoder only",
 }
-"""What `make test` runs: the first checkpoint with each part that the three of `oracle` lack. `make
+"""What `make test` runs: one checkpoint for each part that the three of `oracle` do not have. `make
 long` runs the others."""
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

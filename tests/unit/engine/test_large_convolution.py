@@ -49,7 +49,7 @@ def _spec(x: jax.Array, kernel: jax.Array, **fields: bool) -> KernelSpec:
 
 @pytest.mark.parametrize(
     ("channels", "channels_out", "rows"),  # of a block: 4 blocks, or one
-    [(128, 128, 2), (128, 128, 8), (128, 3, 8), (160, 320, 8)],
+    [(128, 128, 8), (128, 128, 2), (128, 3, 2), (160, 320, 2)],
 )
 def test_the_kernel_normalises_convolves_and_adds(
     channels: int, channels_out: int, rows: int
@@ -80,7 +80,7 @@ def test_the_kernel_normalises_convolves_and_adds(
     assert np.all(np.abs(result.astype(jnp.float32) - expected) <= tolerance)
 
 
-@pytest.mark.parametrize(("channels", "rows"), [(128, 2), (128, 4), (160, 4)])
+@pytest.mark.parametrize(("channels", "rows"), [(128, 4), (160, 2)])
 def test_the_kernel_upsamples(channels: int, rows: int) -> None:
     x, kernel = _draw(2, 4, 32, channels), _draw(3, 3, channels, 256) / 34
     bias = _draw(256, seed=1)
