@@ -18,15 +18,15 @@ from imagefleet.worker.engine.attention_layers import unet_layers
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.image_flops import prompt_context
 from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.large_convolution import has_kernel
+from imagefleet.worker.engine.large_convolution import KernelSpec, block_rows, has_kernel
 from imagefleet.worker.engine.mesh import split_axis
 
-_DECODER_MAPS: Final = {"cpu": 6.0, "gpu": 6.0, "tpu": 10.0}
+_DECODER_MAPS: Final = {"cpu": 6.0, "gpu": 6.0, "tpu": 10.5}
 """Full-size maps, as wide as the decoder's first level, that the decoder holds at once. On CPU
 measured with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB. For TPUs
 docs/tpu.md has what their compiler takes."""
 _DECODER_MAPS_BY_KERNEL: Final = 3.3
-"""The same on TPUs that have the kernel for large maps."""
+"""The same on TPUs whose kernel for large maps computes the last upsampling."""
 _DECODER_FIXED_BYTES: Final = {"cpu": 0, "gpu": 0, "tpu": 250_000_000}
 """Bytes that the decoder needs whatever the size of the image: on TPUs mostly its code."""
 _UNET_MAPS: Final = 27
@@ -85,7 +85,8 @@ def memory_need(
             per_device_batch=per_device_batch,
             dtype=dtype,
             platform=platform,
-            by_kernel=has_kernel(device_kind, dtype, model),
+            by_kernel=has_kernel(device_kind, dtype, model)
+            and _upsamples_by_kernel(configs, shape, device_kind),
             streams=streams,
             prompt_chunks=prompt_chunks,
         )
@@ -95,6 +96,19 @@ def memory_need(
         weights=sum(_weight_bytes(network, model, dtype) for network in networks.values()),
         workspace=max(workspaces, default=0) + per_device_batch * more_context,
     )
+
+
+def _upsamples_by_kernel(configs: Configs, shape: Shape, device_kind: str) -> bool:
+    """Return whether the kernel computes the decoder's last upsampling, the largest one."""
+    channels = configs.vae.block_out_channels[:2][-1]
+    last = KernelSpec(
+        height=shape.height // 2,
+        width=shape.width // 2,
+        channels_in=channels,
+        channels_out=channels,
+        upsamples=True,
+    )
+    return block_rows(device_kind, last, maps=1) is not None
 
 
 def _weight_bytes(network: nnx.Module, model: int, dtype: np.dtype[Any]) -> int:
@@ -127,7 +141,7 @@ def workspace_bytes(
 ) -> int:
     """Estimate the bytes that a device needs for a batch, besides the weights.
 
-    `by_kernel` says whether large maps get the kernel of `large_convolution`.
+    `by_kernel` says whether the kernel of `large_convolution` computes the last upsampling.
     A device decodes one image at a time. A stream does so beside the next steps, so it needs both.
     """
     pixels = shape.height * shape.width
