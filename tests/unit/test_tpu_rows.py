@@ -28,19 +28,24 @@ def test_a_program_may_be_too_large_only_if_the_memory_check_refuses_it(
 
 
 @pytest.mark.parametrize(
-    ("model", "megabytes"),
+    ("model", "devices_per_copy", "megabytes"),
     [
-        ("sd14", {"v2": 1061, "v3": 777, "v4": 401, "v5e": 469, "v5p": 379, "v6e": 359}),
-        ("sd21", {"v2": 1596, "v3": 1590, "v4": 952, "v5e": 693, "v5p": 642, "v6e": 781}),
-        ("sdxl", {"v4": 3809, "v5e": 1118, "v5p": 1119, "v6e": 1177}),
+        ("sd14", 1, {"v2": 1061, "v3": 777, "v4": 401, "v5e": 469, "v5p": 379, "v6e": 359}),
+        ("sd21", 1, {"v2": 1596, "v3": 1590, "v4": 952, "v5e": 693, "v5p": 642, "v6e": 781}),
+        ("sdxl", 1, {"v4": 3809, "v5e": 1118, "v5p": 1119, "v6e": 1177}),
+        ("sd14", 2, {"v5e": 998}),
+        ("sdxl", 2, {"v5e": 2565}),
     ],
 )
 def test_the_memory_check_is_near_to_what_the_compiler_takes(
-    model: str, megabytes: dict[str, int]
+    model: str, devices_per_copy: int, megabytes: dict[str, int]
 ) -> None:
     """Megabytes of temporaries and code: of SDXL's step on v6e, else of the decoder. They are the
     most that a program of one image a device takes; docs/tpu.md has their source."""
     for generation, temporaries in megabytes.items():
-        need = memory_need_of(Row(model=model, host=f"{generation}-8", program="decode"))
+        host = f"{generation}-8"
+        need = memory_need_of(
+            Row(model=model, host=host, program="decode", devices_per_copy=devices_per_copy)
+        )
         compiled = need.weights + 1e6 * temporaries
-        assert need.total == pytest.approx(compiled, rel=0.07), generation
+        assert need.total == pytest.approx(compiled, rel=0.09), generation
