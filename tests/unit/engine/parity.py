@@ -18,6 +18,7 @@ from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
+from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import ImageSpec
@@ -113,6 +114,15 @@ def load_older(cache_dir: Path, **options: Any) -> DiffusionEngine:
     engine = load_engine(str(FOLDER / "older"), cache_dir=cache_dir, **options)
     assert isinstance(engine, DiffusionEngine)
     return engine
+
+
+def load_program(engine: DiffusionEngine, name: str) -> ExecutableCache:
+    """Load or compile one program of the engine's first shape, and return the engine's cache."""
+    shape, compiler, factors = engine.info.shapes[0], engine._compiler, engine._rgb_factors
+    lower = compiler.lowerings(shape, factors)[name]
+    cache, inputs = engine._executable_cache, compiler.inputs(shape, factors)
+    cache.load_or_compile(f"{shape}/{name}", inputs, lower)
+    return cache
 
 
 def stored_shapes(network: str, model: nnx.Module) -> dict[str, tuple[int, ...]]:

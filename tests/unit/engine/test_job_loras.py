@@ -18,7 +18,7 @@ from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.interface import ImageSpec, Shape
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.model_options import ModelOptions
-from tests.unit.engine.parity import FOLDER, SPEC, load_older, lora_options
+from tests.unit.engine.parity import FOLDER, SPEC, load_older, load_program, lora_options
 
 NATIVE: Final = Shape(height=32, width=32)
 Scales = Mapping[str, float]
@@ -112,10 +112,7 @@ def test_workers_with_other_files_do_not_share_programs(tmp_path: Path) -> None:
     compiled = []
     for loras in (ALL[:2], ALL[:2], ALL[1::-1]):
         engine = _load(tmp_path, loras, devices=1)
-        compiler, cache, factors = engine._compiler, engine._executable_cache, engine._rgb_factors
-        lower = compiler.lowerings(NATIVE, factors)["preview"]
-        cache.load_or_compile("32x32/preview", compiler.inputs(NATIVE, factors), lower)
-        compiled.append(cache.compiled)
+        compiled.append(load_program(engine, "preview").compiled)
     assert compiled == [1, 0, 1]
 
 

@@ -37,6 +37,7 @@ from tests.unit.engine.parity import (
     Oracle,
     generate_with_noise_of_torch,
     load_older,
+    load_program,
     worst,
 )
 from tools.parity.inversion_cases import FILES, NEGATIVES, PROMPTS
@@ -141,12 +142,10 @@ def test_programs_compiled_ahead_are_those_of_a_worker_with_the_same_tokens(tmp_
         max_num_inference_steps=4,
         options=options,
     )
-    begin = "32x32/begin"  # it has the text encoder, with the rows of the tokens
-    assert next(iter(ahead)) == (begin, True)
+    # It has the text encoder, with the rows of the tokens.
+    assert next(iter(ahead)) == ("32x32/begin", True)
     engine = _load(tmp_path, _options("older"))
-    compiler, cache, factors = engine._compiler, engine._executable_cache, engine._rgb_factors
-    lower = compiler.lowerings(NATIVE, factors)["begin"]
-    cache.load_or_compile(begin, compiler.inputs(NATIVE, factors), lower)
+    cache = load_program(engine, "begin")
     assert (cache.compiled, cache.reloaded) == (0, 1)
     spec = ImageSpec(prompt="a <dog>", seed=1, num_inference_steps=2, guidance_scale=3.0)
     info = engine.info
