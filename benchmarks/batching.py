@@ -34,9 +34,9 @@ from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.make_loop import make_loop
 from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
 from imagefleet.worker.devices.slots import Slot, Work
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import Engine, ImageSpec, Shape, Stream
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.contract.interface import Engine, ImageSpec, Shape, Stream
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
+from imagefleet.worker.engine.loading.load_engine import load_engine
 
 SEED = 17
 STEP_S, DECODE_S, DEVICES = 0.022, 0.065, 8

@@ -19,9 +19,9 @@ from jax.sharding import AbstractDevice
 
 from benchmarks.report import print_json
 from benchmarks.seeds import in_batches
-from imagefleet.worker.engine import mesh
-from imagefleet.worker.engine.interface import ImageArray, ImageSpec
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.contract.interface import ImageArray, ImageSpec
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.placement import mesh
 
 IMAGES = 32
 BATCH = 8

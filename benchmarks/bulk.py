@@ -24,9 +24,9 @@ from pathlib import Path
 from benchmarks.report import print_json
 from imagefleet import Client
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.engine.interface import Engine, ImageSpec
-from imagefleet.worker.load_model import load_model
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.engine.contract.interface import Engine, ImageSpec
+from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.load_model import load_model
 
 ROOT = Path(__file__).parents[1]
 BARE_BATCHES = 20

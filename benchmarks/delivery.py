@@ -24,8 +24,8 @@ from imagefleet.shared.jobs.message_arguments import pack
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import ImageSpec
+from imagefleet.worker.engine.contract.interface import ImageSpec
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 
 ROOT = Path(__file__).parents[1]
 JOBS = 2_000

@@ -34,8 +34,8 @@ from benchmarks.report import print_json
 from imagefleet import Client
 from imagefleet.producer.demo.local_http import LocalServer
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import ImageArray, ImageSpec, Shape
+from imagefleet.worker.engine.contract.interface import ImageArray, ImageSpec, Shape
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.images.encode import FORMATS, encode
 from imagefleet.worker.images.metadata import image_metadata
 
@@ -207,8 +207,8 @@ def noise(shape: Shape) -> ImageArray:
 
 def run_worker() -> None:
     """Run `imagefleet-worker` here, with a fake engine whose images are noise."""
-    from imagefleet.worker.cli import main as worker_main
-    from imagefleet.worker.engine import fake_batch
+    from imagefleet.worker.commands.cli import main as worker_main
+    from imagefleet.worker.engine.fake import fake_batch
 
     def image(spec: ImageSpec, shape: Shape) -> ImageArray:
         digest = hashlib.sha256(spec.prompt.encode()).digest()

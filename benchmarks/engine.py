@@ -16,9 +16,9 @@ from pathlib import Path
 import jax
 
 from benchmarks.report import print_json
-from imagefleet.worker.engine.interface import ImageSpec
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.mesh import start_backend
+from imagefleet.worker.engine.contract.interface import ImageSpec
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.placement.mesh import start_backend
 
 ROUNDS = 3
 

@@ -41,9 +41,9 @@ def write(folder: Path) -> None:
     from safetensors.numpy import save_file
 
     from imagefleet.worker.engine.checkpoint.weights import weight_entries
-    from imagefleet.worker.engine.models.unet import UNet
-    from imagefleet.worker.engine.models.unet_config import UNetConfig
-    from imagefleet.worker.engine.networks import abstract_network
+    from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
+    from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
+    from imagefleet.worker.engine.loading.assemble_networks import abstract_network
 
     draw = np.random.default_rng(0).standard_normal
     network = abstract_network(UNet, UNetConfig.from_json(CONFIG))
@@ -86,11 +86,11 @@ def load(folder: Path, mesh: str) -> None:
 
     from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
     from imagefleet.worker.engine.checkpoint.weights import WeightMapping
-    from imagefleet.worker.engine.mesh import Placement, start_backend
-    from imagefleet.worker.engine.mesh_spec import MeshSpec
-    from imagefleet.worker.engine.models.unet import UNet
-    from imagefleet.worker.engine.models.unet_config import UNetConfig
-    from imagefleet.worker.engine.networks import abstract_network
+    from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
+    from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
+    from imagefleet.worker.engine.loading.assemble_networks import abstract_network
+    from imagefleet.worker.engine.options.mesh_spec import MeshSpec
+    from imagefleet.worker.engine.placement.mesh import Placement, start_backend
 
     layout = MeshSpec.parse(mesh, None)
     start_backend(layout.devices)

@@ -17,11 +17,11 @@ from statistics import median
 import jax
 
 from benchmarks.report import print_json
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageSpec
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.lora_options import LoraOption
-from imagefleet.worker.engine.model_options import ModelOptions
+from imagefleet.worker.engine.contract.interface import ImageSpec
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 
 _STEPS_AT_ONCE = 4
 

@@ -89,9 +89,9 @@ class Worker:
 
 def write_batch_sizes(path: Path) -> None:
     """Run `imagefleet-worker` here, with an engine that appends batch sizes to `path`."""
-    from imagefleet.worker.cli import main as worker_main
-    from imagefleet.worker.engine.fake import FakeEngine
-    from imagefleet.worker.engine.interface import ImageSpec, RunningBatch, Shape
+    from imagefleet.worker.commands.cli import main as worker_main
+    from imagefleet.worker.engine.contract.interface import ImageSpec, RunningBatch, Shape
+    from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 
     start_batch = FakeEngine.start_batch
 

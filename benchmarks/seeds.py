@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import print_json
-from imagefleet.worker.engine.interface import Engine, ImageArray, ImageSpec, Shape, Stream
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.contract.interface import Engine, ImageArray, ImageSpec, Shape, Stream
+from imagefleet.worker.engine.loading.load_engine import load_engine
 
 CASES = (
     ("data=8", 1, "static"),
@@ -83,7 +83,7 @@ def generate(
     """Generate and save the jobs in both orders, so that each one is in two slots."""
     import jax
 
-    from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+    from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 
     engine = load_engine(
         model,

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.report import print_json
 from imagefleet.shared.storage.folder import FolderStore
-from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
+from imagefleet.worker.engine.loading.load_engine import SharedExecutables, load_engine
 
 Row = dict[str, float]
 

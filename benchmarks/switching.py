@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from benchmarks.report import print_json
 from imagefleet import Client
-from imagefleet.shared.redis_client.child_process import die_with_parent
+from imagefleet.shared.process.child_process import die_with_parent
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 
 _BUNDLED = Path(__file__).parents[1] / "worker/bundled/shapes"

@@ -12,7 +12,7 @@ def main() -> None:
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:  # a shell may let its background jobs ignore it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from imagefleet.producer.cli import main as run
+    from imagefleet.producer.commands.cli import main as run
 
     signal.signal(signal.SIGINT, on_interrupt)
     run()

@@ -36,7 +36,7 @@ the same work may succeed if it is tried again without a change.
 
 from typing import ClassVar
 
-from imagefleet.shared.text import printable
+from imagefleet.shared.text.printable import printable
 
 
 class ImagefleetError(Exception):

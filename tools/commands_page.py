@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
-from imagefleet.producer.cli import main as producer
-from imagefleet.worker.cli import main as worker
+from imagefleet.producer.commands.cli import main as producer
+from imagefleet.worker.commands.cli import main as worker
 
 PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
 
 _HEAD = """# Commands
 
-`make docs` writes this page from `producer/commands` and `worker/cli.py`.
+`make docs` writes this page from `producer/commands` and `worker/commands/cli.py`.
 
 Every command prints its options with `--help`. What all commands of producers have in common, and their exit codes:
 [client.md](client.md#the-command-line). The exit codes of workers: [reliability.md](reliability.md#how-a-worker-ends).

@@ -6,14 +6,14 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from imagefleet.shared.settings import ENV_PREFIX, Settings
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.shared.settings.settings import ENV_PREFIX, Settings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 
 _HEAD = """# Settings
 
-`make docs` writes this page from `shared/settings.py` and `worker/settings.py`.
+`make docs` writes this page from `shared/settings/settings.py` and `worker/settings/worker_settings.py`.
 
 Every process reads its settings from environment variables. `imagefleet-worker` also takes flags:
 `--lease-s 30` is `IMAGEFLEET_LEASE_S=30`, and a flag overrides its variable. The command

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from imagefleet import Client
 from imagefleet.producer.demo.processes import WorkerProcess
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.shared.settings import Settings
+from imagefleet.shared.settings.settings import Settings
 from tests.support.collector import Collector
 from tests.support.processes import until
 from tests.support.receiver import Receiver

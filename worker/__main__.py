@@ -10,7 +10,7 @@ def main() -> None:
     """Load the commands and run the one that the command line names."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from imagefleet.worker.cli import main as run
+    from imagefleet.worker.commands.cli import main as run
 
     run()
 

@@ -17,12 +17,12 @@ from imagefleet.shared.jobs.queues import queue_name
 from imagefleet.shared.redis_client.connection import celery_url, transport_options
 from imagefleet.worker.celery_app.bootsteps import install_steps
 from imagefleet.worker.celery_app.tasks import add_bulk_task, add_render_task
-from imagefleet.worker.lifecycle import Lifecycle
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.log_filter import add_filter
 from imagefleet.worker.process.log_format import use_json
-from imagefleet.worker.setting_flags import unknown_variable_warnings
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.setting_flags import unknown_variable_warnings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.lifecycle import Lifecycle
 
 
 def create_app(settings: WorkerSettings) -> Celery:

@@ -30,7 +30,7 @@ from imagefleet.worker.devices.batching import BatchTimeout, first_suspect_deliv
 from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot, slots_of
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages

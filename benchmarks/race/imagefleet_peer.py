@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.race.peer import PROMPT, RaceConfig, serve
-from imagefleet.worker.engine.interface import ImageArrays, ImageSpec
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.contract.interface import ImageArrays, ImageSpec
+from imagefleet.worker.engine.loading.load_engine import load_engine
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
 def _write_noise(config: RaceConfig, height: int, width: int) -> None:
     import jax.numpy as jnp
 
-    from imagefleet.worker.engine.image_noise import NoiseUse, fold_in, normal
+    from imagefleet.worker.engine.sampling.noise import NoiseUse, fold_in, normal
 
     keys = jnp.array([(0, seed) for seed in range(config.batch)], np.uint32)
     of_first_image = jnp.full(config.batch, NoiseUse.START, np.uint32)

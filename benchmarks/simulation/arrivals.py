@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.interface import Shape
 
 SMALL: Final = Shape(height=512, width=512)
 LARGE: Final = Shape(height=768, width=768)

@@ -17,7 +17,7 @@ from benchmarks.simulation.worker import BATCH_S, CAPACITY, STEPS, Counted, Simu
 from imagefleet import Client
 from imagefleet.shared.redis_client.connection import celery_url, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 
 NAMESPACE: Final = "imagefleet"
 IMAGES_PER_S: Final = CAPACITY / BATCH_S

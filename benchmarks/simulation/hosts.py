@@ -14,7 +14,7 @@ from benchmarks.simulation.queues import SimulatedJob, SimulatedQueues
 from imagefleet.worker.devices.batching import next_batch
 from imagefleet.worker.devices.slot_assigner import SlotAssigner
 from imagefleet.worker.devices.slots import Slot
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.interface import Shape
 
 _LEAD_S = 0.05
 """How early the next claim is made: the least lead of `PrefetchTimer`."""

@@ -17,7 +17,7 @@ from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.devices.slots import Slot, Work
-from imagefleet.worker.engine.interface import ImageSpec, OutputArray, Shape
+from imagefleet.worker.engine.contract.interface import ImageSpec, OutputArray, Shape
 from imagefleet.worker.queues.claim_types import QueueGroup
 from imagefleet.worker.queues.claims import Claims
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from imagefleet.producer.bulk.run import POLL_S, BulkRun, last_or_raise
 from imagefleet.producer.bulk.verify import VerifyReport
-from imagefleet.producer.outages import deadline_of
+from imagefleet.producer.connection.outages import deadline_of
 from imagefleet.shared.bulk.plan import Plan
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.bulk.stats import RowFailure

@@ -11,10 +11,10 @@ from imagefleet.producer.bulk.column_names import check_parameters, checked_igno
 from imagefleet.producer.bulk.plan_builder import DatasetSpec
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
-from imagefleet.producer.input_images import INPUT_FIELDS
-from imagefleet.shared.arguments import check_whole_number
+from imagefleet.producer.connection.input_images import INPUT_FIELDS
 from imagefleet.shared.bulk.plan import BulkFormat, RowParameters
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.arguments import check_whole_number
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.request import JobRequest
 

@@ -25,7 +25,7 @@ from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowPlanner, Size
 from imagefleet.producer.bulk.start_run import open_new_destination
-from imagefleet.producer.connection import Connection
+from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL

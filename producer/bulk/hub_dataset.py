@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from imagefleet.producer.bulk.readers import Row, Table, open_iterable
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, StorageUnavailable
-from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.jobs.request import MAX_INPUT_BYTES
+from imagefleet.shared.process.extras import how_to_install
 
 _FORM: Final = "hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT]"
 _NAME: Final = r"[A-Za-z0-9][\w.-]*"

@@ -25,8 +25,8 @@ from imagefleet.producer.bulk.readers import (
     open_table,
 )
 from imagefleet.producer.bulk.stored_inputs import find_objects
-from imagefleet.shared.arguments import check_not_data_frame
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.arguments import check_not_data_frame
 from imagefleet.shared.storage import ObjectStore, folder_of
 
 STDIN: Final = "-"

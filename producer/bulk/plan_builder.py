@@ -19,10 +19,10 @@ from imagefleet.producer.bulk.plan_writer import OpenShard
 from imagefleet.producer.bulk.readers import RejectedRow, Row, Table
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_validation import PlannedRow, RowDefaults, RowPlanner, Size
-from imagefleet.shared.arguments import check_whole_number
 from imagefleet.shared.bulk.file_layout import MAX_ROWS, shard_name
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.arguments import check_whole_number
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.offers import Offer
 

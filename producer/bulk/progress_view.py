@@ -18,7 +18,7 @@ from rich.text import Text
 
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.jobs.model import TERMINAL, State
-from imagefleet.shared.text import counted, mask_credentials, printable
+from imagefleet.shared.text.printable import counted, mask_credentials, printable
 
 _WINDOW_S: Final = 60.0
 """Rates are averages over the last minute. Without a terminal a line is printed as often."""

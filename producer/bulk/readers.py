@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
-from imagefleet.shared.extras import how_to_install
-from imagefleet.shared.text import mask_credentials
+from imagefleet.shared.process.extras import how_to_install
+from imagefleet.shared.text.printable import mask_credentials
 
 _BATCH_ROWS: Final = 1_000
 _MAX_SHOWN_CHARS: Final = 60

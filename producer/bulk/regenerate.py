@@ -6,9 +6,9 @@ from io import BytesIO
 from typing import Final, Protocol
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import JobResult
+from imagefleet.shared.process.extras import how_to_install
 
 _TIMEOUT_S: Final = 600.0
 
@@ -17,7 +17,7 @@ Regenerate = Callable[[JobRequest], list[bytes]]
 
 
 class SubmittedJob(Protocol):
-    """The part of `producer.client.Job` that `regenerate` uses."""
+    """The part of `Job` that `regenerate` uses."""
 
     def result(self, timeout: float | None = None) -> JobResult: ...
 

@@ -12,7 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from imagefleet.producer.input_images import CheckedImage, check_image, path_or_address, put_image
+from imagefleet.producer.connection.input_images import (
+    CheckedImage,
+    check_image,
+    path_or_address,
+    put_image,
+)
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage import ObjectStore
 

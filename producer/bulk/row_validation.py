@@ -17,7 +17,7 @@ from imagefleet.producer.bulk.copied_columns import RowRejected, to_json_value
 from imagefleet.producer.bulk.readers import RejectedRow, Row
 from imagefleet.producer.bulk.row_cells import converted, is_missing
 from imagefleet.producer.bulk.row_images import RowImages
-from imagefleet.producer.input_images import INPUT_FIELDS, NOT_YET_UPLOADED
+from imagefleet.producer.connection.input_images import INPUT_FIELDS, NOT_YET_UPLOADED
 from imagefleet.shared.bulk.plan import RowParameters, ShardRow, canonical_json, derive_seed
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit

@@ -16,8 +16,8 @@ from imagefleet.producer.bulk.regenerate import Regenerate
 from imagefleet.producer.bulk.rejected import read_rejected
 from imagefleet.producer.bulk.repair import damaged_files, damaged_shards, with_failed_rows
 from imagefleet.producer.bulk.verify import VerifyReport, verify
-from imagefleet.producer.connection import Connection
-from imagefleet.producer.outages import OutageTolerance, deadline_of
+from imagefleet.producer.connection.connection import Connection
+from imagefleet.producer.connection.outages import OutageTolerance, deadline_of
 from imagefleet.shared.bulk.commit_markers import finished_shards
 from imagefleet.shared.bulk.file_layout import (
     CARD,

@@ -12,8 +12,8 @@ from typing import Any
 from imagefleet.shared.bulk.file_layout import EXTENSION, archive_key, file_key, parquet_key
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.jobs.model import ImageFormat
+from imagefleet.shared.process.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore
 
 

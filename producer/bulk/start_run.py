@@ -16,8 +16,7 @@ from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.regenerate import SubmittedJob, regenerate
 from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
-from imagefleet.producer.connection import Connection
-from imagefleet.shared.arguments import check_whole_number
+from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.bulk.file_layout import PLAN
 from imagefleet.shared.bulk.image_folders import image_folder_around
 from imagefleet.shared.bulk.plan import Plan
@@ -29,8 +28,9 @@ from imagefleet.shared.errors import (
     PlanDamaged,
     UnknownRun,
 )
+from imagefleet.shared.jobs.arguments import check_whole_number
 from imagefleet.shared.storage import ObjectStore, announced_url, open_store, place_of
-from imagefleet.shared.text import mask_url
+from imagefleet.shared.text.printable import mask_url
 
 _BROKEN_URL: Final = re.compile("(s3|gs|file)(:(?!//)|//)")
 """An address whose `://` was typed wrong, as s3:/bucket or s3//bucket."""

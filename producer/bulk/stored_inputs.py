@@ -9,7 +9,7 @@ from typing import Final
 from imagefleet.producer.bulk.readers import FILE_TYPES, has_file_type
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.storage import ObjectStore, endpoint_of, open_store
-from imagefleet.shared.text import mask_url
+from imagefleet.shared.text.printable import mask_url
 
 _WILDCARDS: Final = "*["
 

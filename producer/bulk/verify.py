@@ -38,7 +38,7 @@ from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import ImagefleetError, PlanDamaged
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.shared.text import counted
+from imagefleet.shared.text.printable import counted
 
 _MAX_DIFFERENCE: Final = 1
 """Levels, of 255, by which an image may differ that other devices generated."""

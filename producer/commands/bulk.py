@@ -11,7 +11,7 @@ from rich.table import Table
 
 from imagefleet.producer.bulk.progress_view import Rates, line, render
 from imagefleet.producer.bulk.verify import VerifyReport
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.bulk_output import watch_run
 from imagefleet.producer.commands.bulk_run import run
 from imagefleet.producer.commands.cancelled import describe_cancelled, is_too_late
@@ -28,7 +28,7 @@ from imagefleet.producer.commands.waiting import SECONDS
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.text import counted
+from imagefleet.shared.text.printable import counted
 
 
 @click.group()

@@ -14,7 +14,7 @@ from imagefleet.producer.bulk.rejected import describe_rejected
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.producer.commands.output import echo, echo_json, format_duration
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.text import counted
+from imagefleet.shared.text.printable import counted
 
 MAX_LISTED_ROWS: Final = 20
 """Maximum rows that are printed one by one; files in the destination list all of them."""

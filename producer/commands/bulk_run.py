@@ -9,7 +9,7 @@ from imagefleet.producer.bulk.dataset_options import DEFAULT_SHARD_SIZE
 from imagefleet.producer.bulk.inputs import InputNames
 from imagefleet.producer.bulk.readers import FILE_TYPES
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.bulk_output import print_dry_run, print_rejected, watch_run
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.image_options import image_options, latents_options
@@ -18,7 +18,7 @@ from imagefleet.producer.commands.output import echo, echo_json, json_option
 from imagefleet.producer.commands.weighting_option import weighting_option
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.model import ImageFormat
-from imagefleet.shared.text import counted
+from imagefleet.shared.text.printable import counted
 
 
 def _choice(kind: type[StrEnum]) -> click.Choice[str]:

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import click
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.output import echo
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.redis_client.connection import translate_errors
-from imagefleet.shared.text import mask_credentials
+from imagefleet.shared.text.printable import mask_credentials
 
 _EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 """The exit code that shells report for a command that SIGINT ended."""

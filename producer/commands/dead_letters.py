@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.client_command import client_command, iso_time
 from imagefleet.producer.commands.each import exit_with
 from imagefleet.producer.commands.output import (

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from imagefleet.producer.commands.client_command import exit_on_errors
-from imagefleet.shared.extras import how_to_install
+from imagefleet.shared.process.extras import how_to_install
 
 
 @click.command()

@@ -9,9 +9,11 @@ from typing import Final
 import click
 
 from imagefleet.producer.commands.client_command import exit_on_errors
-from imagefleet.producer.connection import Connection
-from imagefleet.producer.misspelled_variables import misspelled_variable_warnings
-from imagefleet.shared.doctor import (
+from imagefleet.producer.connection.connection import Connection
+from imagefleet.producer.connection.misspelled_variables import misspelled_variable_warnings
+from imagefleet.shared.errors import ImagefleetError, StorageDenied
+from imagefleet.shared.jobs.worker_status import WorkerState
+from imagefleet.shared.settings.doctor import (
     Finding,
     Verdict,
     check_redis,
@@ -19,11 +21,9 @@ from imagefleet.shared.doctor import (
     check_variables,
     run_check,
 )
-from imagefleet.shared.errors import ImagefleetError, StorageDenied
-from imagefleet.shared.jobs.worker_status import WorkerState
-from imagefleet.shared.settings import Settings
+from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.shared.text import counted
+from imagefleet.shared.text.printable import counted
 
 
 @click.command()

@@ -7,11 +7,11 @@ from functools import partial
 
 import click
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import echo
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.extras import how_to_install
+from imagefleet.shared.process.extras import how_to_install
 
 
 @client_command
@@ -39,9 +39,9 @@ def exporter(client: Client, port: int, host: str, models: tuple[str, ...]) -> N
     try:
         from prometheus_client import start_http_server
 
-        from imagefleet.producer.fleet_metrics import FleetCollector
-        from imagefleet.producer.fleet_snapshot import read_snapshot
-        from imagefleet.shared.fleet_label import labelled_registry
+        from imagefleet.producer.fleet.metrics import FleetCollector
+        from imagefleet.producer.fleet.snapshot import read_snapshot
+        from imagefleet.shared.jobs.fleet_label import labelled_registry
     except ImportError:
         raise ConfigurationError(
             f"exporting needs prometheus-client; {how_to_install('metrics')}"

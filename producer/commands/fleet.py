@@ -12,13 +12,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import cell, echo_json, format_duration, json_option
-from imagefleet.producer.outages import OutageTolerance
+from imagefleet.producer.connection.outages import OutageTolerance
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
-from imagefleet.shared.text import counted
+from imagefleet.shared.text.printable import counted
 
 _REFRESH_S: Final = 2.0
 _COLOURS: Final = {

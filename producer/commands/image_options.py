@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from imagefleet.producer.input_images import path_or_address
+from imagefleet.producer.connection.input_images import path_or_address
 from imagefleet.shared.errors import InvalidRequest
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
+from imagefleet.producer.client.job import Job
 from imagefleet.producer.commands.cancelled import describe_cancelled, is_too_late
 from imagefleet.producer.commands.client_command import client_command, iso_time
 from imagefleet.producer.commands.each import exit_with, for_each
@@ -22,7 +23,6 @@ from imagefleet.producer.commands.waiting import (
     save_images,
     wait_for_jobs,
 )
-from imagefleet.producer.job import Job
 from imagefleet.shared.errors import (
     ImagefleetError,
     UnknownJob,

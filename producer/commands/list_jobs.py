@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.client_command import client_command, iso_time
 from imagefleet.producer.commands.output import (
     echo,
@@ -18,10 +18,10 @@ from imagefleet.producer.commands.output import (
     limit_option,
     note_none,
 )
-from imagefleet.shared.durations import seconds_in
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.text import counted, printable
+from imagefleet.shared.text.durations import seconds_in
+from imagefleet.shared.text.printable import counted, printable
 
 _MIN_PROMPT: Final = 20
 """Characters of the prompt that are shown on a narrow terminal too."""

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 from rich.text import Text
 
-from imagefleet.shared.text import printable, printable_json
+from imagefleet.shared.text.printable import printable, printable_json
 
 _MAX_LINE: Final = 100_000
 _MAX_CELL: Final = 1_000

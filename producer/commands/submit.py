@@ -9,19 +9,19 @@ from typing import Any
 
 import click
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
+from imagefleet.producer.client.job import Job
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.image_options import image_options, latents_options
 from imagefleet.producer.commands.lora_option import lora_option
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
 from imagefleet.producer.commands.weighting_option import weighting_option
-from imagefleet.producer.input_images import INPUT_FIELDS, NOT_YET_UPLOADED
-from imagefleet.producer.job import Job
-from imagefleet.shared.durations import parse_duration
+from imagefleet.producer.connection.input_images import INPUT_FIELDS, NOT_YET_UPLOADED
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat
 from imagefleet.shared.jobs.request import DEFAULT_CALLBACK_EVENTS, JobRequest
+from imagefleet.shared.text.durations import parse_duration
 
 
 def _parse_keep(text: str) -> float:

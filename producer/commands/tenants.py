@@ -2,7 +2,7 @@
 
 import click
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import echo, echo_json, json_option
 from imagefleet.shared.jobs.tenants import ALL_TENANTS, NO_TENANT, TenantStatus

@@ -10,13 +10,13 @@ from typing import Final
 
 import click
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
+from imagefleet.producer.client.job import Job, Polling, result_or_raise
 from imagefleet.producer.commands.output import echo, echo_fields, echo_json
-from imagefleet.producer.job import Job, Polling, result_or_raise
-from imagefleet.producer.outages import OutageTolerance
+from imagefleet.producer.connection.outages import OutageTolerance
 from imagefleet.shared.errors import ImagefleetError, ResultTimeout, StorageDenied
 from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.text import mask_url
+from imagefleet.shared.text.printable import mask_url
 
 SECONDS: Final = click.FloatRange(min=0)
 _MAX_NAMED_JOBS: Final = 5

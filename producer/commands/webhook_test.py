@@ -11,11 +11,11 @@ from typing import Final
 
 import click
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.waiting import SECONDS
-from imagefleet.producer.outages import deadline_of
+from imagefleet.producer.connection.outages import deadline_of
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, ResultTimeout
 from imagefleet.shared.jobs.addresses import check_http_url
 from imagefleet.shared.jobs.model import check_name

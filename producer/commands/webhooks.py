@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import click
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands import webhook_test
 from imagefleet.producer.commands.client_command import client_command, iso_time
 from imagefleet.producer.commands.each import for_each

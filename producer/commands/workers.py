@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import echo_fields, json_option, note_none
 from imagefleet.shared.errors import InvalidRequest

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.text import printable
+from imagefleet.shared.text.printable import printable
 
 
 class Progress:

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from imagefleet.producer.client import Client
+from imagefleet.producer.client.client import Client
+from imagefleet.producer.client.job import Job
 from imagefleet.producer.demo.processes import WorkerProcess
 from imagefleet.producer.demo.receiver import CallbackReceiver
 from imagefleet.producer.demo.report import Progress, print_report
-from imagefleet.producer.job import Job
 from imagefleet.shared.bulk.contact_sheet import contact_sheet
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.model import CallbackEvent, State

@@ -25,9 +25,9 @@ from imagefleet.shared.bulk.first_samples import first_samples
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
 from imagefleet.shared.bulk.stats import RunStats, ShardStats
 from imagefleet.shared.errors import InvalidRequest, StorageUnavailable
-from imagefleet.shared.extras import how_to_install
+from imagefleet.shared.process.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.shared.text import counted, mask_fetched_url
+from imagefleet.shared.text.printable import counted, mask_fetched_url
 
 log = logging.getLogger(__name__)
 

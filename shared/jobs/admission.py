@@ -8,7 +8,7 @@ from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.split_denoising import SPLIT_FIELDS
-from imagefleet.shared.text import counted
+from imagefleet.shared.text.printable import counted
 
 
 def admit(

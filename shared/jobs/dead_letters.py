@@ -32,7 +32,7 @@ from imagefleet.shared.jobs.redis_keys import (
     job_key,
 )
 from imagefleet.shared.redis_client.scripts import load_script
-from imagefleet.shared.text import printable
+from imagefleet.shared.text.printable import printable
 
 if TYPE_CHECKING:
     from redis import Redis

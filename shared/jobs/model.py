@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.text import printable
+from imagefleet.shared.text.printable import printable
 
 if TYPE_CHECKING:
     pass

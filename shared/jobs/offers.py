@@ -17,7 +17,7 @@ from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.redis_keys import offered_at_key, offers_key
 from imagefleet.shared.redis_client.scripts import load_script
-from imagefleet.shared.text import printable
+from imagefleet.shared.text.printable import printable
 
 if TYPE_CHECKING:
     from redis import Redis

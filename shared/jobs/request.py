@@ -23,7 +23,6 @@ from pydantic import (
     model_validator,
 )
 
-from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.addresses import (
     IMAGE_OBJECTS,
@@ -38,6 +37,7 @@ from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, Queu
 from imagefleet.shared.jobs.prompt_text import check_text
 from imagefleet.shared.jobs.prompt_weights import pieces_of
 from imagefleet.shared.jobs.split_denoising import Share, check_split
+from imagefleet.shared.text.durations import parse_duration
 
 MAX_PROMPT_CHARACTERS: Final = 4_000
 MAX_SIDE_PIXELS: Final = 2_048

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from pydantic import Field, PrivateAttr, TypeAdapter
 
 from imagefleet.shared.errors import ConfigurationError, InvalidInput, InvalidRequest
-from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.jobs.model import ImageFormat, Model
+from imagefleet.shared.process.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore, open_store
 
 if TYPE_CHECKING:

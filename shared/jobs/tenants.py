@@ -5,8 +5,8 @@ All of it is in Redis, so one command changes it for every worker and producer a
 
 from typing import TYPE_CHECKING, Final, cast
 
-from imagefleet.shared.arguments import check_whole_number
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.arguments import check_whole_number
 from imagefleet.shared.jobs.model import Model, check_name
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, tenant_of
 from imagefleet.shared.jobs.redis_keys import known_queues_key, limits_key, weights_key

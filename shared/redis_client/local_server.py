@@ -19,8 +19,8 @@ from typing import NoReturn, Self
 import redis
 
 from imagefleet.shared.errors import BrokerUnavailable
-from imagefleet.shared.extras import how_to_install
-from imagefleet.shared.redis_client.child_process import die_with_parent
+from imagefleet.shared.process.child_process import die_with_parent
+from imagefleet.shared.process.extras import how_to_install
 
 _MAX_SOCKET_PATH_CHARACTERS = 100
 """A `sockaddr_un` holds 108 bytes."""

@@ -11,11 +11,11 @@ from typing import Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.extras import how_to_install
+from imagefleet.shared.process.extras import how_to_install
 from imagefleet.shared.storage.base import ObjectStore, StoredObject
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.shared.text import mask_url
+from imagefleet.shared.text.printable import mask_url
 
 __all__ = [
     "ObjectStore",

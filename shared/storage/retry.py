@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from imagefleet.shared.backoff import backoff_s
 from imagefleet.shared.errors import StorageUnavailable
+from imagefleet.shared.process.backoff import backoff_s
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from imagefleet.producer.async_client import AsyncClient, AsyncJob
     from imagefleet.producer.bulk.async_run import AsyncBulkRun
     from imagefleet.producer.bulk.dry_run import DryRun
     from imagefleet.producer.bulk.run import BulkRun
-    from imagefleet.producer.client import Client
-    from imagefleet.producer.job import Job
-    from imagefleet.producer.parameters import JobParameters
+    from imagefleet.producer.client.async_client import AsyncClient, AsyncJob
+    from imagefleet.producer.client.client import Client
+    from imagefleet.producer.client.job import Job
+    from imagefleet.producer.client.parameters import JobParameters
     from imagefleet.shared.errors import (
         BrokerUnavailable,
         CallbackRefused,
@@ -64,15 +64,15 @@ _RESULT: Final = "imagefleet.shared.jobs.result"
 
 _HOMES: Final = {
     "AsyncBulkRun": "imagefleet.producer.bulk.async_run",
-    "AsyncClient": "imagefleet.producer.async_client",
-    "AsyncJob": "imagefleet.producer.async_client",
+    "AsyncClient": "imagefleet.producer.client.async_client",
+    "AsyncJob": "imagefleet.producer.client.async_client",
     "BrokerUnavailable": _ERRORS,
     "BulkRun": "imagefleet.producer.bulk.run",
     "CallbackEvent": _JOBS,
     "CallbackRefused": _ERRORS,
     "CheckpointError": _ERRORS,
     "CheckpointUnavailable": _ERRORS,
-    "Client": "imagefleet.producer.client",
+    "Client": "imagefleet.producer.client.client",
     "ConfigurationError": _ERRORS,
     "DeviceError": _ERRORS,
     "DryRun": "imagefleet.producer.bulk.dry_run",
@@ -83,12 +83,12 @@ _HOMES: Final = {
     "InvalidInput": _ERRORS,
     "InvalidRequest": _ERRORS,
     "InvalidSignature": "imagefleet.shared.webhooks.signature",
-    "Job": "imagefleet.producer.job",
+    "Job": "imagefleet.producer.client.job",
     "JobCancelled": _ERRORS,
     "JobError": _JOBS,
     "JobExpired": _ERRORS,
     "JobFailed": _ERRORS,
-    "JobParameters": "imagefleet.producer.parameters",
+    "JobParameters": "imagefleet.producer.client.parameters",
     "JobRequest": "imagefleet.shared.jobs.request",
     "JobResult": _RESULT,
     "JobStatus": "imagefleet.shared.jobs.status",

@@ -17,8 +17,8 @@ from imagefleet.shared.jobs.result import ImageResult
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import image_key, metadata_key
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.images.encode import encode
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.jobs.attempt import plan_attempt

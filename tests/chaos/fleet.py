@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from imagefleet.worker.engine.fake import KILLED
+from imagefleet.worker.engine.fake.fake_engine import KILLED
 from imagefleet.worker.process.exit_codes import ExitCode
 
 _STOP_TIMEOUT_S: Final = 120.0
@@ -30,7 +30,7 @@ it."""
 
 def run_worker() -> None:
     """Run `imagefleet-worker` without flags."""
-    from imagefleet.worker.cli import main
+    from imagefleet.worker.commands.cli import main
 
     main(args=[], prog_name="imagefleet-worker")
 

@@ -17,7 +17,7 @@ from imagefleet import Client
 from imagefleet.shared.errors import BrokerUnavailable, InvalidRequest, UnknownJob
 from imagefleet.shared.jobs.redis_keys import job_key
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.settings import Settings
+from imagefleet.shared.settings.settings import Settings
 from tests.chaos.hostile_cases import HOSTILE_ID
 from tests.fuzz.cases import Case, MessageCase, RequestCase, load_cases
 

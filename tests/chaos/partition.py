@@ -21,7 +21,7 @@ import click
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.redis_client.child_process import die_with_parent
+from imagefleet.shared.process.child_process import die_with_parent
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import open_store

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.worker.engine.fake import DIE, FAIL
+from imagefleet.worker.engine.fake.fake_engine import DIE, FAIL
 
 SIZES: Final = ((64, 64), (32, 32))
 """Two compile keys. The first one is the default."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from imagefleet.shared.redis_client.child_process import die_with_parent
+from imagefleet.shared.process.child_process import die_with_parent
 from tests.chaos.planned_jobs import PlannedJob, ProducerKind, write
 
 ROOT: Final = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from imagefleet.shared.jobs.message_arguments import pack
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import queue_of
 from imagefleet.shared.redis_client.connection import celery_url
-from imagefleet.shared.settings import Settings
+from imagefleet.shared.settings.settings import Settings
 from tests.chaos.planned_jobs import PlannedJob, ProducerKind, Scenario, read
 
 _JOBS_PER_CALL = 40

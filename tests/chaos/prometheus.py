@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from imagefleet.shared.redis_client.child_process import die_with_parent
+from imagefleet.shared.process.child_process import die_with_parent
 from tests.chaos.fleet import Fleet
 from tests.chaos.processes import ROOT
 from tests.support.ports import reserved_port

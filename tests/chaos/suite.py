@@ -49,7 +49,7 @@ _IMPORTS: Final = (
     "kombu.transport.redis",
     "imagefleet.shared.storage.s3",
     "imagefleet.worker.celery_app.bootsteps",
-    "imagefleet.worker.cli",
+    "imagefleet.worker.commands.cli",
     "imagefleet.worker.celery_app.tasks",
 )
 _HOSTILE_SHARE: Final = 0.8

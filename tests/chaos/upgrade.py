@@ -27,7 +27,7 @@ import click
 from PIL import Image
 
 from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.redis_client.child_process import die_with_parent
+from imagefleet.shared.process.child_process import die_with_parent
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.storage.job_keys import metadata_key

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.producer.cli import main
+from imagefleet.producer.commands.cli import main
 from imagefleet.shared.bulk.file_layout import checkpoints_prefix
 from imagefleet.shared.bulk.plan import derive_seed
 from imagefleet.shared.errors import (

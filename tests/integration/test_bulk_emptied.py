@@ -9,7 +9,7 @@ import redis
 from click.testing import CliRunner
 
 from imagefleet import Client
-from imagefleet.producer.cli import main
+from imagefleet.producer.commands.cli import main
 from imagefleet.shared.bulk.file_layout import PLAN, RUN_STATS
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.errors import PlanConflict, PlanDamaged

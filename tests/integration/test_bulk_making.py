@@ -29,7 +29,7 @@ from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowBacklog
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.queues.claim_types import QueueGroup
 from tests.integration.conftest import MakeClaims
 from tests.support.datasets import ANY_FOLDER, Dataset, planned_dataset

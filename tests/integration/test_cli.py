@@ -13,7 +13,7 @@ import click
 import pytest
 
 from imagefleet import Client
-from imagefleet.producer.cli import main
+from imagefleet.producer.commands.cli import main
 from imagefleet.shared.jobs.model import JobError
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import leases_key

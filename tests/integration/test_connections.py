@@ -15,7 +15,7 @@ from imagefleet import Client
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.redis_clients import MAX_SHARED_CONNECTIONS
+from imagefleet.worker.startup.redis_clients import MAX_SHARED_CONNECTIONS
 from tests.support.jobs import finish
 from tests.support.processes import Worker
 

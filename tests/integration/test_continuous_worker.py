@@ -7,7 +7,7 @@ import redis
 
 from imagefleet import Client
 from imagefleet.shared.jobs.model import State
-from imagefleet.worker.engine.fake import DIE, FAIL, HANG
+from imagefleet.worker.engine.fake.fake_engine import DIE, FAIL, HANG
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.files import files_below
 from tests.support.jobs import finish

@@ -8,7 +8,7 @@ import redis
 
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 from imagefleet.worker.jobs.current_attempts import MAX_AGE_S, CurrentAttemptCheck
 from imagefleet.worker.jobs.in_flight import InFlight

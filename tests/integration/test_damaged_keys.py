@@ -25,7 +25,7 @@ from imagefleet.shared.webhooks.outbox_message import (
     DeliveryVerdict,
     OutboxMessage,
 )
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs.attempt import offer_of
 from imagefleet.worker.queues.claim_types import QueueGroup
 from tests.integration.conftest import MakeClaims

@@ -22,7 +22,7 @@ from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.exit_codes import ExitCode
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.webhooks import delivery_loop
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.sender import Sender

@@ -81,7 +81,7 @@ def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
 
 CTRL_C_DURING_A_FORK = """
 import os, signal
-from imagefleet.producer.cli import main
+from imagefleet.producer.commands.cli import main
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 main()
 """

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from imagefleet import Client
-from imagefleet.producer.cli import main
+from imagefleet.producer.commands.cli import main
 from imagefleet.shared.errors import StorageDenied
 from imagefleet.shared.jobs.worker_status import WorkerState
 from imagefleet.worker.process.exit_codes import ExitCode

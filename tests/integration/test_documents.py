@@ -13,7 +13,7 @@ from typing import Final
 import click
 import pytest
 
-from imagefleet.producer.cli import main
+from imagefleet.producer.commands.cli import main
 from imagefleet.shared.redis_client.connection import celery_url
 from tests.support.fleet import run_python, running_fleet
 from tests.support.processes import ROOT

@@ -13,7 +13,7 @@ from imagefleet.shared.bulk.redis_keys import index_key, run_key
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.redis_client.memory import read_memory
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs.attempt import offer_of
 from tests.support.datasets import RUN, SHARDS
 from tests.support.http_client import http_get

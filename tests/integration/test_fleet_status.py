@@ -13,8 +13,8 @@ import redis
 from click.testing import CliRunner
 
 from imagefleet import Client
-from imagefleet.producer.cli import main
 from imagefleet.producer.commands import workers
+from imagefleet.producer.commands.cli import main
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.redis_keys import (
     claims_key,

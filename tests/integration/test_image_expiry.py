@@ -22,8 +22,8 @@ from imagefleet.shared.storage.base import always
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
 from imagefleet.worker.process.exit_codes import ExitCode
-from imagefleet.worker.settings import WorkerSettings
-from imagefleet.worker.stores import check_image_store
+from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.stores import check_image_store
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.records import result_of_one_image

@@ -28,9 +28,9 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.images.file_structure import count_jpeg_scans
 from imagefleet.worker.jobs.attempt import plan_attempt
 from imagefleet.worker.jobs.input_images import InputImages

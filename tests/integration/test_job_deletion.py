@@ -23,7 +23,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import job_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.shared.settings import Settings
+from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.testing import FakeFleet
 from tests.support.processes import ROOT, StartWorker

@@ -13,7 +13,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.base import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight

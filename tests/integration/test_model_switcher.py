@@ -17,8 +17,8 @@ from imagefleet.shared.jobs.queues import queue_name
 from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.model_switcher import ModelSwitcher
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.commands.model_switcher import ModelSwitcher
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 from tests.support.processes import StartWorker, Worker, until
 
 SEVERAL = {

@@ -109,7 +109,8 @@ def test_a_users_own_modules_of_the_same_names_change_nothing(python: Path, tmp_
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not this one')\n")
     (tmp_path / "script.py").write_text(
         "from imagefleet import Client\n"
-        "import imagefleet.shared.errors, imagefleet.worker.settings, imagefleet.producer.cli\n"
+        "import imagefleet.shared.errors, imagefleet.producer.commands.cli\n"
+        "import imagefleet.worker.settings.worker_settings\n"
         "print(imagefleet.__file__)\n"
     )
     ended = _run(python, tmp_path, "script.py")

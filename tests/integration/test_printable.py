@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from imagefleet.producer.bulk.progress_view import Rates, render
-from imagefleet.producer.cli import main
+from imagefleet.producer.commands.cli import main
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import (

@@ -7,13 +7,13 @@ import pytest
 from celery import Celery
 from click.testing import CliRunner
 
-from imagefleet.producer.cli import main
+from imagefleet.producer.commands.cli import main
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.redis_client.connection import celery_url, transport_options
 from imagefleet.shared.storage import open_store
 from imagefleet.worker.celery_app.masked_stats import mask_secrets
 from imagefleet.worker.process.exit_codes import ExitCode
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 from tests.support.processes import StartWorker, until
 from tests.support.redis import SentinelPair, TcpServer
 

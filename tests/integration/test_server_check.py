@@ -174,7 +174,7 @@ def test_an_error_that_ends_celery_ends_the_worker_with_a_code(settings: dict[st
     program = (
         "from celery.worker import WorkController as W\n"
         "W.start = lambda self: self.stop(exitcode=1)  # as Celery does at an unexpected error\n"
-        "from imagefleet.worker.cli import main\n"
+        "from imagefleet.worker.commands.cli import main\n"
         "main([])"
     )
     ended = run_python(["-c", program], settings, ROOT)

@@ -16,7 +16,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import job_key, outbox_messages_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs.refuse import Refuser
 from imagefleet.worker.jobs.start_attempt import JobStarter
 from imagefleet.worker.queues.claim_types import QueueGroup

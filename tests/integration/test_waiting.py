@@ -21,7 +21,7 @@ from imagefleet import (
     ResultTimeout,
     State,
 )
-from imagefleet.producer.async_client import AsyncJob
+from imagefleet.producer.client.async_client import AsyncJob
 from imagefleet.producer.commands.waiting import wait_for_jobs
 from imagefleet.shared.jobs.model import JobError
 from imagefleet.shared.jobs.records import JobRecords

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.cli import _node_name, main
+from imagefleet.worker.commands.cli import _node_name, main
 from imagefleet.worker.process.exit_codes import ExitCode
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 from tests.support.processes import StartWorker, until
 
 WITHOUT = """
@@ -24,7 +24,7 @@ class Blocker:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
-from imagefleet.worker.cli import main
+from imagefleet.worker.commands.cli import main
 main([])
 """
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from imagefleet.worker.engine.device_memory import DeviceMemory
-from imagefleet.worker.engine.interface import (
+from imagefleet.worker.engine.contract.device_memory import DeviceMemory
+from imagefleet.worker.engine.contract.interface import (
     ImageArrays,
     ImageSpec,
     ModelInfo,

@@ -4,8 +4,8 @@
 answered by then.
 """
 
-from imagefleet.worker import lifecycle
-from imagefleet.worker.cli import main
+from imagefleet.worker.commands.cli import main
+from imagefleet.worker.startup import lifecycle
 
 if __name__ == "__main__":
     vars(lifecycle).update(_QUIT_TIMEOUT_S=120.0, _DRAIN_GRACE_S=120.0)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import redis
 
-from imagefleet.shared.redis_client.child_process import die_with_parent
+from imagefleet.shared.process.child_process import die_with_parent
 from imagefleet.shared.redis_client.local_server import find_server
 from tests.support.ports import reserved_port
 from tests.support.processes import until

@@ -11,9 +11,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from imagefleet.worker.engine.convolution import Method, convolve
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.tpu_topology import placement_of
+from imagefleet.worker.engine.kernels.convolution import Method, convolve
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.placement.tpu_topology import placement_of
 from tools.tpu.estimate import program_cycles
 
 MAPS = ((64, 320), (8, 1280))

@@ -22,26 +22,29 @@ import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.engine import attention as attention_module
-from imagefleet.worker.engine.attention import attention
-from imagefleet.worker.engine.attention_backend import AttentionSpec
-from imagefleet.worker.engine.attention_layers import attention_layers
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, environment
 from imagefleet.worker.engine.compile.program_compiler import Lower
-from imagefleet.worker.engine.compile_ahead import AbstractModel
-from imagefleet.worker.engine.feed_forward import KERNEL_NAME as FEED_FORWARD
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.large_convolution import KERNEL_NAME
-from imagefleet.worker.engine.lora_options import LoraOption
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.models.blocks import ResnetBlock, Upsample
-from imagefleet.worker.engine.models.transformer import ContextKV, TransformerBlock
-from imagefleet.worker.engine.packed_attention import KERNEL_NAME as PACKED_ATTENTION
-from imagefleet.worker.engine.packed_attention import HeadPacking, attend_packed, packing_of
-from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
-from imagefleet.worker.engine.tpu_topology import placement_of
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.stable_diffusion.attention_layers import attention_layers
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.transformer import (
+    ContextKV,
+    TransformerBlock,
+)
+from imagefleet.worker.engine.kernels import attention as attention_module
+from imagefleet.worker.engine.kernels.attention import attention
+from imagefleet.worker.engine.kernels.attention_backend import AttentionSpec
+from imagefleet.worker.engine.kernels.feed_forward import KERNEL_NAME as FEED_FORWARD
+from imagefleet.worker.engine.kernels.large_convolution import KERNEL_NAME
+from imagefleet.worker.engine.kernels.packed_attention import KERNEL_NAME as PACKED_ATTENTION
+from imagefleet.worker.engine.kernels.packed_attention import HeadPacking, attend_packed, packing_of
+from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
+from imagefleet.worker.engine.networks.blocks import ResnetBlock, Upsample
+from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
+from imagefleet.worker.engine.placement.tpu_topology import placement_of
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.write import write_configs as write_known_configs
 from tools.parity.published import PUBLISHED

@@ -3,7 +3,7 @@
 import numpy as np
 
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs.attempt import plan_attempt
 
 BLACK = np.zeros((64, 64, 3), np.uint8)

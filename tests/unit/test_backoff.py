@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagefleet.shared.backoff import Jitter, backoff_s
+from imagefleet.shared.process.backoff import Jitter, backoff_s
 
 
 def test_backoff_doubles_up_to_its_maximum() -> None:

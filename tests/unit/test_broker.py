@@ -11,9 +11,9 @@ from imagefleet.shared.jobs.celery_message import job_message
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url, connect, transport_options
 from imagefleet.shared.redis_client.sentinel import Address
-from imagefleet.shared.settings import Settings
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import ImageSpec
+from imagefleet.shared.settings.settings import Settings
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageSpec
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import transformers
 
 import imagefleet.worker
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.tokenizer import ClipTokenizer
+from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer
 
 FOLDER = Path(imagefleet.worker.__file__).parent / "bundled" / "shapes"
 PROMPTS = [

@@ -12,7 +12,7 @@ from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.default_strengths import NO_STRENGTH, STABLE_DIFFUSION_XL
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.worker.engine.image_use import ImageUse
+from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from tests.support.engines import INFO
 

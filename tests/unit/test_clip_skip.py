@@ -15,7 +15,7 @@ from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.submit_errors import check_same_request
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.images.metadata import image_metadata, infotext
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from tests.support.plans import plan_rows, planned_requests

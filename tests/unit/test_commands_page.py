@@ -1,7 +1,7 @@
 """docs/commands.md lists every command of both programs, with a sentence for each."""
 
-from imagefleet.producer.cli import main as producer
-from imagefleet.worker.cli import main as worker
+from imagefleet.producer.commands.cli import main as producer
+from imagefleet.worker.commands.cli import main as worker
 from tools.commands_page import PAGE, commands_of, page
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from imagefleet.shared.settings import ENV_PREFIX
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.shared.settings.settings import ENV_PREFIX
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]

@@ -18,8 +18,8 @@ from imagefleet.worker.devices.shared_slots import SharedSlots
 from imagefleet.worker.devices.slots import Slot, slots_of
 from imagefleet.worker.devices.stream_metrics import StreamMetrics
 from imagefleet.worker.devices.stream_runner import StreamRunner
-from imagefleet.worker.engine.fake import FAIL, HANG, FakeEngine
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.fake.fake_engine import FAIL, HANG, FakeEngine
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 
 SMALL, WIDE = Shape(height=64, width=64), Shape(height=64, width=128)

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from imagefleet.producer.commands.exporter import exporter
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.engine.compile.private_folder import make_private
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 from tests.support.processes import ROOT
 
 DEPLOY = ROOT / "deploy"

@@ -11,7 +11,7 @@ from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.devices.device_loop import DeviceLoop, OnDevicesFailed
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.slots import Slot, slots_of
-from imagefleet.worker.engine.interface import ImageSpec, OutputArray
+from imagefleet.worker.engine.contract.interface import ImageSpec, OutputArray
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 from tests.support.engines import INFO, RecordedBatch, RecordingEngine
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagefleet.shared.durations import parse_duration
+from imagefleet.shared.text.durations import parse_duration
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from PIL import Image
 
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS
-from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.images.encode import FORMATS, encode
 from imagefleet.worker.images.metadata import image_metadata, infotext
 

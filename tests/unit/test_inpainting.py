@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from imagefleet.worker.engine.init_image import InitImage
+from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.images.inpainting import restore_kept_pixels
 
 GENERATED = np.full((1, 3, 3), 200, np.uint8)

@@ -5,7 +5,7 @@ from io import BytesIO
 import numpy as np
 from PIL import Image, ImageOps
 
-from imagefleet.producer.input_images import check_image
+from imagefleet.producer.connection.input_images import check_image
 
 ORIENTATION = 0x0112
 

@@ -11,11 +11,11 @@ from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.submit_errors import check_same_request
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.lora_options import LoraOption
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
+from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 
 OPTIONS = LoraOption.parse_job_loras(["detail=/loras/d", "style=/loras/s"])
 

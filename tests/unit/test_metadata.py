@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from imagefleet.shared.storage import StoredObject
-from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.images.metadata import image_metadata, infotext, metadata_file
 
 INFO = ModelInfo(

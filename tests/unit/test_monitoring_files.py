@@ -21,10 +21,10 @@ from prometheus_client import (
 from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
-from imagefleet.producer.fleet_metrics import FAILURE_CODES, FleetCollector
-from imagefleet.producer.fleet_snapshot import FleetSnapshot
+from imagefleet.producer.fleet.metrics import FAILURE_CODES, FleetCollector
+from imagefleet.producer.fleet.snapshot import FleetSnapshot
 from imagefleet.shared.errors import BrokerUnavailable
-from imagefleet.shared.fleet_label import FleetLabel
+from imagefleet.shared.jobs.fleet_label import FleetLabel
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus

@@ -3,7 +3,7 @@
 import pytest
 
 from imagefleet.shared.jobs.fleet_status import QueueStatus
-from imagefleet.worker.next_model import (
+from imagefleet.worker.commands.next_model import (
     FirstSeen,
     SwitchPolicy,
     WaitingWork,

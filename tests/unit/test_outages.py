@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from imagefleet.producer import outages
-from imagefleet.producer.outages import OutageTolerance, deadline_of
+from imagefleet.producer.connection import outages
+from imagefleet.producer.connection.outages import OutageTolerance, deadline_of
 from imagefleet.shared.errors import BrokerUnavailable, InvalidRequest, ResultTimeout
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from imagefleet.worker.cli import main
+from imagefleet.worker.commands.cli import main
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.unit.engine.parity import FOLDER
 

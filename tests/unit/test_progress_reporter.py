@@ -8,7 +8,7 @@ import pytest
 from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.devices.slots import Slot, slots_of
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs import progress
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 from imagefleet.worker.jobs.progress import (

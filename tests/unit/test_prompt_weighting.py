@@ -17,7 +17,7 @@ from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.bulk.row_conversion import encode_samples, is_sample_of, row_work
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from tests.support.plans import Rows, plan_rows, planned_requests, planned_rows

@@ -1,7 +1,7 @@
 """Queues of one compile key make one group, whatever their names; shards have their own groups."""
 
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.queues.served_queues import queue_groups
 
 INFO = FakeEngine(shapes=[Shape(height=64, width=64), Shape(height=32, width=96)]).info

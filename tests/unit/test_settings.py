@@ -2,13 +2,13 @@
 
 import pytest
 
-from imagefleet.producer.misspelled_variables import misspelled_variable_warnings
+from imagefleet.producer.connection.misspelled_variables import misspelled_variable_warnings
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.settings import Settings
+from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.webhooks.signature import new_secret
-from imagefleet.worker.lifecycle import Lifecycle
-from imagefleet.worker.setting_flags import name_flag, unknown_variable_warnings
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.setting_flags import name_flag, unknown_variable_warnings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.lifecycle import Lifecycle
 from tools.settings_page import PAGE, page
 
 _NOT_FINITE = [

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from imagefleet.shared.errors import JobCancelled
 from imagefleet.worker.devices.slot_assigner import SlotAssigner
 from imagefleet.worker.devices.slots import Slot, Work
-from imagefleet.worker.engine.interface import ImageSpec, Shape
+from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
 
 SMALL, WIDE = Shape(height=64, width=64), Shape(height=64, width=128)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from imagefleet.producer.input_images import check_image
+from imagefleet.producer.connection.input_images import check_image
 from imagefleet.shared.errors import InvalidInput, InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.celery_message import job_message
@@ -20,12 +20,12 @@ from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import ImageResult, JobResult
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.image_use import ImageUse
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import ImageSpec, Shape
-from imagefleet.worker.engine.latents_file import encode_latents
-from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentFormat
+from imagefleet.worker.engine.contract.image_use import ImageUse
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
+from imagefleet.worker.engine.contract.latents_file import encode_latents
+from imagefleet.worker.engine.contract.unfinished_latents import InputLatents, LatentFormat
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.images.encode_latents import encode_unfinished
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from imagefleet import Client
-from imagefleet.producer.input_images import InputImageUploader
-from imagefleet.producer.submission import EntryParser
+from imagefleet.producer.client.submission import EntryParser
+from imagefleet.producer.connection.input_images import InputImageUploader
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
 from imagefleet.shared.storage.memory import MemoryStore

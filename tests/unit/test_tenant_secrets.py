@@ -7,7 +7,7 @@ import pytest
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.webhooks.signature import new_secret
 from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 
 FLEET, GOLD, OLD_GOLD, TIN = (new_secret() for _ in range(4))
 

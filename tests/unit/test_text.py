@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.text import (
+from imagefleet.shared.text.printable import (
     counted,
     mask_credentials,
     mask_fetched_url,

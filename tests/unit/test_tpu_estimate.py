@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagefleet.worker.engine.tpu_hosts import GENERATIONS
+from imagefleet.worker.engine.placement.tpu_hosts import GENERATIONS
 from tools.tpu.estimate import (
     FEED_FORWARD_FACTOR,
     FEED_FORWARD_NORM_CYCLES,

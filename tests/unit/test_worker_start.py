@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from imagefleet.worker import lifecycle
-from imagefleet.worker.lifecycle import Lifecycle
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup import lifecycle
+from imagefleet.worker.startup.lifecycle import Lifecycle
 from tests.support.engines import RecordingEngine
 
 

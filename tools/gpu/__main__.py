@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from imagefleet.worker.engine.device_batch import ShapeExecutables
-from imagefleet.worker.engine.memory_need import memory_need
-from imagefleet.worker.engine.networks import abstract_networks
+from imagefleet.worker.engine.families.stable_diffusion.memory import memory_need
+from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.runtime.device_batch import ShapeExecutables
 from tools.gpu.devices import GPUS, Gpu, placement_of
 from tools.tpu.models import SHAPES, configs_of
 from tools.tpu.programs import BFLOAT16, lower_programs

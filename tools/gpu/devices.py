@@ -13,7 +13,7 @@ from typing import Any, Final
 import jax
 from jax.experimental import topologies
 
-from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.placement.mesh import Placement
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,10 +23,10 @@ from imagefleet.worker.engine.checkpoint.weights import (
     require_complete,
     weight_entries,
 )
-from imagefleet.worker.engine.mesh import Placement, start_backend
-from imagefleet.worker.engine.models.unet import UNet
-from imagefleet.worker.engine.models.unet_config import UNetConfig
-from imagefleet.worker.engine.networks import abstract_network
+from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
+from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
+from imagefleet.worker.engine.loading.assemble_networks import abstract_network
+from imagefleet.worker.engine.placement.mesh import Placement, start_backend
 
 
 def main(folder: Path) -> None:

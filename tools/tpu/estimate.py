@@ -12,17 +12,17 @@ from typing import Any, Final
 
 import jax.numpy as jnp
 
-from imagefleet.worker.engine.attention import largest_block
-from imagefleet.worker.engine.feed_forward import KERNEL_NAME as FEED_FORWARD
-from imagefleet.worker.engine.large_convolution import KERNEL_NAME as CONVOLUTION
-from imagefleet.worker.engine.packed_attention import KERNEL_NAME as PACKED_ATTENTION
-from imagefleet.worker.engine.packed_attention import HeadPacking
-from imagefleet.worker.engine.packed_attention_kernel import (
+from imagefleet.worker.engine.kernels.attention import largest_block
+from imagefleet.worker.engine.kernels.feed_forward import KERNEL_NAME as FEED_FORWARD
+from imagefleet.worker.engine.kernels.large_convolution import KERNEL_NAME as CONVOLUTION
+from imagefleet.worker.engine.kernels.packed_attention import KERNEL_NAME as PACKED_ATTENTION
+from imagefleet.worker.engine.kernels.packed_attention import HeadPacking
+from imagefleet.worker.engine.kernels.packed_attention_kernel import (
     LARGE_BLOCK,
     SMALL_BLOCK,
     has_large_blocks,
 )
-from imagefleet.worker.engine.tpu_hosts import TpuGeneration
+from imagefleet.worker.engine.placement.tpu_hosts import TpuGeneration
 
 _COMPUTATION: Final = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\{$")
 _CYCLES: Final = re.compile(r'"estimated_cycles":"(\d+)"')

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 from safetensors.numpy import save_file
 
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
-from imagefleet.worker.engine.networks import abstract_networks
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
 
 RANK: Final = 16
 _LAYERS: Final = (".to_q", ".to_k", ".to_v", ".to_out.0")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from tools.parity.published import PUBLISHED
 
 SHAPES: Final[Mapping[str, Shape]] = {

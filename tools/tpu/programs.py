@@ -11,13 +11,13 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.compile.program_compiler import Lower
-from imagefleet.worker.engine.compile_ahead import AbstractModel
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.lora_options import LoraOption
-from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
+from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.placement.mesh import Placement
 from tools.tpu.lora_file import write_lora
 
 BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)

@@ -18,10 +18,10 @@ from flax import nnx
 
 from imagefleet.worker.engine.compile.executable_cache import ENGINE_FOLDER, source_digest
 from imagefleet.worker.engine.compile.program_compiler import Lower
-from imagefleet.worker.engine.memory_need import MemoryNeed, memory_need
-from imagefleet.worker.engine.networks import abstract_networks
-from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
-from imagefleet.worker.engine.tpu_topology import placement_of
+from imagefleet.worker.engine.families.stable_diffusion.memory import MemoryNeed, memory_need
+from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
+from imagefleet.worker.engine.placement.tpu_topology import placement_of
 from tools.parity.published import PUBLISHED
 from tools.tpu.estimate import Estimate, read_estimate
 from tools.tpu.lora_file import count_numbers

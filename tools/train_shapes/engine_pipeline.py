@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagefleet.worker.engine.interface import ImageSpec
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.contract.interface import ImageSpec
+from imagefleet.worker.engine.loading.load_engine import load_engine
 from tools.train_shapes.scenes import ImageArray
 
 

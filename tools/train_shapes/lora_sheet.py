@@ -9,10 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from imagefleet.worker.engine.interface import ImageSpec
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.lora_options import LoraOption
-from imagefleet.worker.engine.model_options import ModelOptions
+from imagefleet.worker.engine.contract.interface import ImageSpec
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.options.model_options import ModelOptions
 from tools.train_shapes.image_folder import CaptionedImage, contact_sheet
 from tools.train_shapes.outlines import LORA_FILE
 from tools.train_shapes.scenes import ImageArray

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from imagefleet.shared.bulk.image_folders import image_folder_around
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.storage import endpoint_of, folder_of
-from imagefleet.shared.text import mask_url
+from imagefleet.shared.text.printable import mask_url
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 

@@ -29,7 +29,7 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.shared.text import printable
+from imagefleet.shared.text.printable import printable
 from imagefleet.worker.bulk.generate_rows import RowGenerator
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.plan_check import (

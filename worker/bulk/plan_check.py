@@ -12,7 +12,7 @@ from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.bulk.shard_message import ShardMessage
 from imagefleet.shared.errors import CheckpointError, PlanDamaged
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.worker.engine.interface import ModelInfo
+from imagefleet.worker.engine.contract.interface import ModelInfo
 
 
 def is_of_its_run(message: ShardMessage, runs: RunRecords) -> bool:

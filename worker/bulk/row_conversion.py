@@ -11,10 +11,10 @@ from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.default_strengths import FORMER_STRENGTH
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.text import mask_fetched_url
+from imagefleet.shared.text.printable import mask_fetched_url
 from imagefleet.worker.bulk.samples import Sample
 from imagefleet.worker.devices.row_backlog import RowWork
-from imagefleet.worker.engine.interface import Engine, ImageArray, ModelInfo
+from imagefleet.worker.engine.contract.interface import Engine, ImageArray, ModelInfo
 from imagefleet.worker.images.encode import encode, extension_of
 from imagefleet.worker.images.inpainting import restore_kept_pixels
 from imagefleet.worker.images.metadata import image_metadata, job_lora_metadata

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from imagefleet.shared.backoff import backoff_s
 from imagefleet.shared.errors import ImagefleetError, InputUnavailable, InvalidInput, LeaseLost
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.process.backoff import backoff_s
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowWork
 from imagefleet.worker.devices.slots import InitInput

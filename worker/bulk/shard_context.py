@@ -14,9 +14,9 @@ from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import InitInput
-from imagefleet.worker.engine.interface import Engine, Shape
+from imagefleet.worker.engine.contract.interface import Engine, Shape
 from imagefleet.worker.queues.claims import Claims
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from imagefleet.shared.bulk.file_layout import (
 )
 from imagefleet.shared.bulk.plan import BulkFormat, canonical_json
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
-from imagefleet.shared.extras import how_to_install
+from imagefleet.shared.process.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.worker.bulk.samples import Sample, Spool
 from imagefleet.worker.bulk.tar import read_tar, sample_files, write_tar

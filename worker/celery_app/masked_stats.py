@@ -8,7 +8,7 @@ in the options of the transport.
 import re
 from typing import Any, Final
 
-from imagefleet.shared.text import mask_url
+from imagefleet.shared.text.printable import mask_url
 
 _SECRET: Final = re.compile(r"passw|secret|token|credential", re.IGNORECASE)
 

@@ -10,7 +10,7 @@ from celery.worker.request import Request
 from imagefleet.shared.errors import ImagefleetError, JobCancelled, LeaseLost
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
 from imagefleet.worker.celery_app.results import message_end
-from imagefleet.worker.lifecycle import Lifecycle
+from imagefleet.worker.startup.lifecycle import Lifecycle
 
 
 def add_bulk_task(app: Celery, lifecycle: Lifecycle) -> None:

@@ -28,7 +28,7 @@ from imagefleet.worker.devices.shared_slots import SharedSlots
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.stream_metrics import StreamMetrics
 from imagefleet.worker.devices.stream_runner import OnSteps, StreamRunner
-from imagefleet.worker.engine.interface import Shape, Stream
+from imagefleet.worker.engine.contract.interface import Shape, Stream
 from imagefleet.worker.process.critical_thread import critical_thread
 
 log = logging.getLogger(__name__)

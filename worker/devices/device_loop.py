@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from imagefleet.shared.text import counted
+from imagefleet.shared.text.printable import counted
 from imagefleet.worker.devices.batch_metrics import BatchMetrics
 from imagefleet.worker.devices.failed_slots import (
     abandon_for_quarantine,
@@ -25,7 +25,12 @@ from imagefleet.worker.devices.failed_slots import (
 )
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.slots import Slot, work_in
-from imagefleet.worker.engine.interface import Engine, ImageArray, ImageArrays, RunningBatch
+from imagefleet.worker.engine.contract.interface import (
+    Engine,
+    ImageArray,
+    ImageArrays,
+    RunningBatch,
+)
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.critical_thread import critical_thread
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from imagefleet.shared.backoff import Jitter, backoff_s
+from imagefleet.shared.process.backoff import Jitter, backoff_s
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.worker.engine.interface import Engine, ImageSpec, Shape, Stream
+from imagefleet.worker.engine.contract.interface import Engine, ImageSpec, Shape, Stream
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.exit_codes import ExitCode
 

@@ -10,7 +10,7 @@ from imagefleet.worker.devices.continuous_loop import ContinuousLoop
 from imagefleet.worker.devices.device_loop import DeviceLoop, OnDevicesFailed
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.slots import Slot
-from imagefleet.worker.engine.interface import Engine, Shape, Stream
+from imagefleet.worker.engine.contract.interface import Engine, Shape, Stream
 
 Loop = DeviceLoop | ContinuousLoop
 

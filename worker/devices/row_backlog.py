@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from imagefleet.shared.backoff import Jitter, backoff_s
 from imagefleet.shared.errors import ImagefleetError, LeaseLost
+from imagefleet.shared.process.backoff import Jitter, backoff_s
 from imagefleet.worker.devices.slots import Slot, Work
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.queues.claim_types import Claimed
 
 _MIN_BATCHES_AHEAD: Final = 4

@@ -12,7 +12,7 @@ from typing import Final
 
 from imagefleet.worker.devices.slot_assigner import SlotAssigner
 from imagefleet.worker.devices.slots import Slot
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.interface import Shape
 
 _MAX_DECODING: Final = 2
 """Images for each slot of a stream that may be decoded or copied at a time: memory is bounded."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from imagefleet.worker.devices.slots import Slot
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.interface import Shape
 
 
 @dataclass(eq=False)

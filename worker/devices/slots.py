@@ -9,9 +9,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from imagefleet.shared.errors import ImagefleetError
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import ImageArray, ImageSpec, OutputArray, Shape
-from imagefleet.worker.engine.unfinished_latents import InputLatents
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageArray, ImageSpec, OutputArray, Shape
+from imagefleet.worker.engine.contract.unfinished_latents import InputLatents
 
 InitInput = InitImage | InputLatents
 """What images may start from."""

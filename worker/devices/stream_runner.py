@@ -16,7 +16,12 @@ from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.devices.shared_slots import SharedSlots
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.stream_metrics import StreamMetrics
-from imagefleet.worker.engine.interface import FinishedImage, ImageArray, ImageArrays, Stream
+from imagefleet.worker.engine.contract.interface import (
+    FinishedImage,
+    ImageArray,
+    ImageArrays,
+    Stream,
+)
 from imagefleet.worker.process import metrics
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from imagefleet.shared.jobs.result import LATENTS
-from imagefleet.worker.engine.latents_file import encode_latents
-from imagefleet.worker.engine.unfinished_latents import LatentArray, LatentFormat
+from imagefleet.worker.engine.contract.latents_file import encode_latents
+from imagefleet.worker.engine.contract.unfinished_latents import LatentArray, LatentFormat
 from imagefleet.worker.images.encode import EncodedImage
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from PIL import Image
 
-from imagefleet.worker.engine.interface import ImageArray
+from imagefleet.worker.engine.contract.interface import ImageArray
 
 MAX_SIDE: Final = 64
 """Pixels."""

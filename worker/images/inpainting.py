@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import ImageArray
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageArray
 
 _WHITE = 255
 

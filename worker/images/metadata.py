@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from imagefleet.shared.storage import StoredObject
-from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 
 SAMPLER_NAMES: Final = MappingProxyType(
     {

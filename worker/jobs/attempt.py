@@ -12,7 +12,7 @@ from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.devices.slots import Slot, Work, work_in
-from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 
 
 @dataclass(kw_only=True, eq=False)

@@ -17,7 +17,7 @@ from imagefleet.shared.redis_client.grouped_calls import Gather
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.shared.storage.job_keys import image_key, metadata_key
 from imagefleet.shared.storage.retry import retry_while_unavailable
-from imagefleet.worker.engine.interface import Engine, ImageSpec, OutputArray
+from imagefleet.worker.engine.contract.interface import Engine, ImageSpec, OutputArray
 from imagefleet.worker.images.encode import EncodedImage, encode
 from imagefleet.worker.images.encode_latents import encode_unfinished
 from imagefleet.worker.images.inpainting import restore_kept_pixels

@@ -31,12 +31,12 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.shared.text import printable
+from imagefleet.shared.text.printable import printable
 from imagefleet.worker.devices.slots import InitInput
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.latents_file import decode_latents
-from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentFormat
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.contract.latents_file import decode_latents
+from imagefleet.worker.engine.contract.unfinished_latents import InputLatents, LatentFormat
 from imagefleet.worker.images.file_structure import check_structure
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.input_permits import FairPermits, ImageSource, image_source

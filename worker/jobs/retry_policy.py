@@ -8,10 +8,10 @@ survives this worker.
 import logging
 from typing import Final
 
-from imagefleet.shared.backoff import backoff_s
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.process.backoff import backoff_s
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.process import metrics
 from imagefleet.worker.queues.claims import Claims

@@ -30,8 +30,8 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 from imagefleet.shared.redis_client.write_errors import is_outage
-from imagefleet.shared.text import counted
-from imagefleet.worker.engine.interface import ModelInfo
+from imagefleet.shared.text.printable import counted
+from imagefleet.worker.engine.contract.interface import ModelInfo
 from imagefleet.worker.jobs.attempt import Attempt, offer_of, plan_attempt
 from imagefleet.worker.jobs.refuse import Refuser
 from imagefleet.worker.queues.claim_types import Claimed

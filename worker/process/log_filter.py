@@ -7,7 +7,7 @@ masked: messages quote task names, list keys, addresses and errors that anybody 
 import logging
 from typing import Final
 
-from imagefleet.shared.text import mask_credentials, printable, printable_lines
+from imagefleet.shared.text.printable import mask_credentials, printable, printable_lines
 
 _MAX_CHARACTERS: Final = 4_000
 """Longest message. Celery quotes whole requests."""

@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import REGISTRY, disable_created_metrics, make_wsgi_app
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.fleet_label import labelled_registry
+from imagefleet.shared.jobs.fleet_label import labelled_registry
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError
-from imagefleet.shared.extras import how_to_install
+from imagefleet.shared.process.extras import how_to_install
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

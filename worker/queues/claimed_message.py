@@ -23,7 +23,7 @@ from imagefleet.shared.jobs.celery_message import (
     request_sha1_of,
 )
 from imagefleet.shared.jobs.model import check_job_id
-from imagefleet.shared.text import printable
+from imagefleet.shared.text.printable import printable
 from imagefleet.worker.queues.claim_types import Claimed
 
 _TYPES_OF_HEADERS: Final[Mapping[str, tuple[type, ...]]] = {

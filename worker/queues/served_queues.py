@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from imagefleet.shared.bulk.shard_message import bulk_queue
 from imagefleet.shared.jobs.queues import queue_name, queue_of_compile_key
-from imagefleet.worker.engine.interface import ModelInfo
+from imagefleet.worker.engine.contract.interface import ModelInfo
 from imagefleet.worker.queues.claim_types import QueueGroup
 
 

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Final
 
 from imagefleet.shared.errors import CallbackRefused
-from imagefleet.shared.text import printable
+from imagefleet.shared.text.printable import printable
 from imagefleet.shared.webhooks.outbox_message import (
     DeliveryOutcome,
     DeliveryVerdict,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.worker.outbound.address_policy import AllowList
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.sender import Sender
 

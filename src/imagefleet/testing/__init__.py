@@ -11,7 +11,7 @@ It needs the extra `testing`. docs/testing.md explains it.
 
 from importlib import import_module
 
-from imagefleet.shared.extras import how_to_install
+from imagefleet.shared.process.extras import how_to_install
 
 try:
     import_module("lupa")  # fakeredis runs scripts with it, and does not say so if it is missing

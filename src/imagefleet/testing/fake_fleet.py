@@ -14,16 +14,16 @@ from typing import Any, Final, Self
 import fakeredis
 import redis
 
-from imagefleet.producer.async_client import AsyncClient
-from imagefleet.producer.client import Client
-from imagefleet.producer.job import Job
+from imagefleet.producer.client.async_client import AsyncClient
+from imagefleet.producer.client.client import Client
+from imagefleet.producer.client.job import Job
 from imagefleet.shared.errors import DeviceError, WorkerError
 from imagefleet.shared.jobs.redis_keys import known_queues_key, outbox_messages_key
-from imagefleet.shared.settings import Settings
+from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.webhooks.outbox_message import OutboxMessage
 from imagefleet.testing.fake_worker import FakeWorker
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 
 log = logging.getLogger(__name__)
 

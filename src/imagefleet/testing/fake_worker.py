@@ -29,11 +29,11 @@ from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.offers import OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.settings import Settings
+from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.storage import announced_url, open_store
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.slots import slots_of
-from imagefleet.worker.engine.fake import DIE, FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import DIE, FakeEngine
 from imagefleet.worker.jobs.attempt import Attempt, offer_of
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher

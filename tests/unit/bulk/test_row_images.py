@@ -26,7 +26,7 @@ from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.storage import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.bulk.row_conversion import encode_samples, is_sample_of, row_work
-from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs.attempt import offer_of
 from tests.support.plans import plan_rows, planned_rows
 

@@ -17,8 +17,8 @@ from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.bulk.row_conversion import encode_samples, is_sample_of, row_work
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.lora_options import LoraOption
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
+from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.jobs.attempt import offer_of
 from tests.support.plans import Rows, plan_rows, planned_requests, planned_rows
 

@@ -22,9 +22,9 @@ from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.bulk.tar import read_tar
 from imagefleet.worker.devices.row_backlog import RowBacklog
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.queues.claim_types import Claimed
 from tests.support.processes import until
 

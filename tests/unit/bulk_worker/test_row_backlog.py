@@ -9,8 +9,8 @@ import pytest
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.worker.devices.row_backlog import RowBacklog, RowWork
 from imagefleet.worker.devices.slots import Slot
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import ImageSpec, Shape
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
 from imagefleet.worker.queues.claim_types import Claimed
 
 SMALL, LARGE = Shape(height=64, width=64), Shape(height=128, width=128)

@@ -21,9 +21,9 @@ from imagefleet.worker.bulk.row_input_feed import RowInputFeed
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowWork
 from imagefleet.worker.devices.slots import InitInput
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import ImageSpec, Shape
-from imagefleet.worker.engine.unfinished_latents import InputLatents
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
+from imagefleet.worker.engine.contract.unfinished_latents import InputLatents
 
 SHAPE = Shape(height=8, width=8)
 IMAGE = InitImage(pixels=np.zeros((8, 8, 3), np.uint8), strength=0.8, digest="sha256:0")

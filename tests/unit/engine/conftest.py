@@ -7,8 +7,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from imagefleet.worker.engine.interface import Engine
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.contract.interface import Engine
+from imagefleet.worker.engine.loading.load_engine import load_engine
 from tests.unit.engine.parity import FOLDER, Oracle
 
 

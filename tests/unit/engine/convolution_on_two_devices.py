@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
-from imagefleet.worker.engine.convolution import convolve_upsampled, phase_kernels
-from imagefleet.worker.engine.large_convolution import KernelSpec, convolve_large
-from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.kernels.convolution import convolve_upsampled, phase_kernels
+from imagefleet.worker.engine.kernels.large_convolution import KernelSpec, convolve_large
+from imagefleet.worker.engine.placement.mesh import Placement
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
-from imagefleet.worker.engine.attention import attention
-from imagefleet.worker.engine.attention_backend import Backend
-from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.kernels.attention import attention
+from imagefleet.worker.engine.kernels.attention_backend import Backend
+from imagefleet.worker.engine.placement.mesh import Placement
 
 
 def main(model: int) -> None:

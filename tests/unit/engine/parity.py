@@ -14,19 +14,19 @@ from flax import nnx
 from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import load_file
 
-from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
-from imagefleet.worker.engine.interface import ImageSpec
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.lora_options import LoraOption
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.networks import abstract_networks
-from imagefleet.worker.engine.program_arrays import BatchInputs, InitLatents, Weights
+from imagefleet.worker.engine.contract.interface import ImageSpec
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitLatents, Weights
+from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tools.parity.known.checkpoints import KnownCheckpoint
 from tools.parity.known.write import write_configs, write_weights

@@ -13,13 +13,17 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.attention import (
+from imagefleet.worker.engine.kernels.attention import (
     _by_query_blocks,
     attention,
     largest_block,
     query_block_count,
 )
-from imagefleet.worker.engine.attention_backend import AttentionSpec, Backend, choose_backend
+from imagefleet.worker.engine.kernels.attention_backend import (
+    AttentionSpec,
+    Backend,
+    choose_backend,
+)
 
 Arrays = tuple[NDArray[np.float32], ...]
 

@@ -4,11 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from imagefleet.worker.engine import attention as attention_module
-from imagefleet.worker.engine.attention_backend import AttentionSpec, Backend, choose_backend
-from imagefleet.worker.engine.attention_layers import attention_layers
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.stable_diffusion.attention_layers import attention_layers
+from imagefleet.worker.engine.kernels import attention as attention_module
+from imagefleet.worker.engine.kernels.attention_backend import (
+    AttentionSpec,
+    Backend,
+    choose_backend,
+)
+from imagefleet.worker.engine.placement.mesh import Placement
 from tests.unit.engine.parity import Oracle
 from tools.tpu.programs import lower_programs
 

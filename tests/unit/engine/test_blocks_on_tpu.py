@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from imagefleet.worker.engine import mesh
-from imagefleet.worker.engine.convolution import upsample
-from imagefleet.worker.engine.models import blocks
+from imagefleet.worker.engine.kernels.convolution import upsample
+from imagefleet.worker.engine.networks import blocks
+from imagefleet.worker.engine.placement import mesh
 
 
 def _use_tpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.read_model import load_tokenizer
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.loading.read_model import load_tokenizer
+from imagefleet.worker.engine.placement.mesh import Placement
 
 UNET = "diffusion_pytorch_model.safetensors"
 SCHEDULER = "scheduler/scheduler_config.json"

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.pipeline_index import FAMILIES
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageSpec, Shape
-from imagefleet.worker.engine.read_model import load_tokenizer
+from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import FAMILIES
+from imagefleet.worker.engine.loading.read_model import load_tokenizer
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from tests.unit.engine.parity import FOLDER, PROMPTS, SPEC, Oracle, load_older, worst
 
 NATIVE: Final = Shape(height=32, width=32)

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from imagefleet.worker.engine.convolution import (
+from imagefleet.worker.engine.kernels.convolution import (
     ConvolutionSpec,
     Method,
     choose_method,
     convolve,
     convolve_upsampled,
 )
-from imagefleet.worker.engine.matmul_flops import matmul_flops
-from imagefleet.worker.engine.models.blocks import conv
+from imagefleet.worker.engine.networks.blocks import conv
+from imagefleet.worker.engine.networks.matmul_flops import matmul_flops
 
 FINEST = ConvolutionSpec(
     maps=2, pixels=2 * 64 * 64, channels_in=320, channels_out=320, is_same_3x3=True

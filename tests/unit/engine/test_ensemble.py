@@ -14,14 +14,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.worker.engine import diffusion_programs
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import ImageSpec, OutputArray, Shape
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentArray
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageSpec, OutputArray, Shape
+from imagefleet.worker.engine.contract.unfinished_latents import InputLatents, LatentArray
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.sampling import programs as diffusion_programs
 from tests.unit.engine.parity import FOLDER, worst, write_known
 from tools.parity.fuzz.draft import noise
 from tools.parity.known.checkpoints import KnownCheckpoint

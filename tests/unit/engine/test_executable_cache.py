@@ -26,10 +26,10 @@ from imagefleet.worker.engine.compile.jax_compilation_cache import (
     CompileCounter,
     use_cache,
 )
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageSpec
-from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
-from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.contract.interface import ImageSpec
+from imagefleet.worker.engine.loading.load_engine import SharedExecutables, load_engine
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from tests.unit.engine.parity import FOLDER
 
 ENVIRONMENT: Mapping[str, str] = {"device": "cpu"}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import ConfigurationError, DeviceError
-from imagefleet.worker.engine.fake import FAIL, HANG, FakeEngine
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import ImageSpec, Shape
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
+from imagefleet.worker.engine.fake.fake_engine import FAIL, HANG, FakeEngine
 
 SPEC = ImageSpec(prompt="a cat", num_inference_steps=3, guidance_scale=7.5)
 NATIVE = Shape(height=64, width=64)

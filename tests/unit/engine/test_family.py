@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     CheckpointFiles,
     network_folders,
     read_json,
 )
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.pipeline_index import FAMILIES
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import FAMILIES
+from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.placement.mesh import Placement
 from tests.unit.engine.parity import FOLDER
 
 

@@ -12,12 +12,12 @@ import pytest
 from flax import nnx
 from jax.experimental.pallas import tpu as pltpu
 
-from imagefleet.worker.engine import feed_forward
-from imagefleet.worker.engine.feed_forward import block_pixels, uses_kernel
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.models import transformer
-from imagefleet.worker.engine.models.blocks import LayerNorm
-from imagefleet.worker.engine.models.transformer import FeedForward
+from imagefleet.worker.engine.families.stable_diffusion import transformer
+from imagefleet.worker.engine.families.stable_diffusion.transformer import FeedForward
+from imagefleet.worker.engine.kernels import feed_forward
+from imagefleet.worker.engine.kernels.feed_forward import block_pixels, uses_kernel
+from imagefleet.worker.engine.networks.blocks import LayerNorm
+from imagefleet.worker.engine.placement.mesh import Placement
 
 DEVICE = SimpleNamespace(platform="tpu", device_kind="TPU v6 lite")
 

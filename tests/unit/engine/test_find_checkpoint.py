@@ -9,8 +9,8 @@ import pytest
 from imagefleet.producer.demo.local_http import LocalServer
 from imagefleet.shared.errors import CheckpointError, CheckpointUnavailable
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity, find_checkpoint
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.find_checkpoint import ModelIdentity, find_checkpoint
 from tests.support import model_hub
 
 MODEL = "someone/something"

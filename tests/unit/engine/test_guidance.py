@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.guidance import apply_guidance
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.sampling.guidance import apply_guidance
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.write import write_configs
 

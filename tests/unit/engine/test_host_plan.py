@@ -9,15 +9,20 @@ import pytest
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.host_plan import DECODE_SHARE, STEP_SHARE, BatchPlan, plan_host
-from imagefleet.worker.engine.image_flops import image_flops
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.matmul_flops import matmul_flops
-from imagefleet.worker.engine.memory_need import memory_need
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.networks import abstract_networks
-from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS, TpuHost
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.flops import image_flops
+from imagefleet.worker.engine.families.stable_diffusion.memory import memory_need
+from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.loading.host_plan import (
+    DECODE_SHARE,
+    STEP_SHARE,
+    BatchPlan,
+    plan_host,
+)
+from imagefleet.worker.engine.networks.matmul_flops import matmul_flops
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS, TpuHost
 from tests.unit.engine.parity import FOLDER, Oracle
 from tools.parity.published import PUBLISHED
 from tools.tpu.models import SHAPES, configs_of, write_configs

@@ -11,12 +11,12 @@ import pytest
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.default_strengths import NO_STRENGTH, STABLE_DIFFUSION_XL
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.image_use import ImageUse
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import ImageArray, ImageSpec, Shape, Stream
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.contract.image_use import ImageUse
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageArray, ImageSpec, Shape, Stream
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from tests.unit.engine.parity import write_known
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.write import init_image, inpaint_mask, write_configs

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from imagefleet.worker.engine.read_model import load_tokenizer
+from imagefleet.worker.engine.loading.read_model import load_tokenizer
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle, generate_with_noise_of_torch
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from imagefleet.worker.engine import diffusion_programs
-from imagefleet.worker.engine.batch_inputs import initial_mix
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import ImageSpec
-from imagefleet.worker.engine.program_arrays import BatchInputs, InitImages
-from imagefleet.worker.engine.read_model import load_tokenizer
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageSpec
+from imagefleet.worker.engine.loading.read_model import load_tokenizer
+from imagefleet.worker.engine.runtime.batch_inputs import initial_mix
+from imagefleet.worker.engine.sampling import programs as diffusion_programs
+from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitImages
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
 

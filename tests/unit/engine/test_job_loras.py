@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageSpec, Shape
-from imagefleet.worker.engine.lora_options import LoraOption
-from imagefleet.worker.engine.model_options import ModelOptions
+from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
+from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from tests.unit.engine.parity import FOLDER, SPEC, load_older, load_program, lora_options
 
 NATIVE: Final = Shape(height=32, width=32)

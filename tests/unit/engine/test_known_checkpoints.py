@@ -22,19 +22,19 @@ from safetensors.numpy import load_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.default_strengths import NO_STRENGTH
-from imagefleet.worker.engine import diffusion_programs
-from imagefleet.worker.engine.batch_inputs import EmptyBatch
-from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
-from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.models.latent_scale import LatentScale
-from imagefleet.worker.engine.networks import abstract_networks
-from imagefleet.worker.engine.program_arrays import BatchInputs, InitImages, InitLatents
-from imagefleet.worker.engine.read_model import load_tokenizer
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import UnetImage
+from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.loading.read_model import load_tokenizer
+from imagefleet.worker.engine.networks.latent_scale import LatentScale
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.runtime.batch_inputs import EmptyBatch
+from imagefleet.worker.engine.sampling import programs as diffusion_programs
+from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitImages, InitLatents
+from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.schedulers import coefficients, registry
 from tests.support.processes import ROOT
 from tests.unit.engine.parity import FOLDER, stored_shapes, worst, write_known

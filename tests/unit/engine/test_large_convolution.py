@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from imagefleet.worker.engine import large_convolution
-from imagefleet.worker.engine.convolution import convolve_upsampled, phase_kernels
-from imagefleet.worker.engine.large_convolution import (
+from imagefleet.worker.engine.kernels import large_convolution
+from imagefleet.worker.engine.kernels.convolution import convolve_upsampled, phase_kernels
+from imagefleet.worker.engine.kernels.large_convolution import (
     KernelSpec,
     block_rows,
     convolve_large,
     find_kernel,
     has_kernel,
 )
-from imagefleet.worker.engine.models.blocks import GroupNorm, conv, normalize_and_convolve
-from imagefleet.worker.engine.tpu_hosts import GENERATIONS
+from imagefleet.worker.engine.networks.blocks import GroupNorm, conv, normalize_and_convolve
+from imagefleet.worker.engine.placement.tpu_hosts import GENERATIONS
 
 FINEST = KernelSpec(height=512, width=512, channels_in=128, channels_out=128)
 """A convolution of the decoder of Stable Diffusion 1 at 512x512, at its finest level."""

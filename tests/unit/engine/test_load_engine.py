@@ -10,11 +10,11 @@ from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import Engine, Shape
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.model_options import ModelOptions
+from imagefleet.worker.engine.contract.interface import Engine, Shape
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.options.model_options import ModelOptions
 from tests.unit.engine.parity import FOLDER
 
 

@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
-from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.lora import MergedTensors, digest_with, read_loras
-from imagefleet.worker.engine.checkpoint.lora_names import mixes_formats
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.lora_options import AppliedLora, LoraOption
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.model_options import ModelOptions
-from imagefleet.worker.engine.networks import abstract_networks
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.lora_names import mixes_formats
+from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.options.lora_options import AppliedLora, LoraOption
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 from tests.unit.engine.parity import FOLDER, lora_options, worst
 from tools.parity.lora_cases import CASES
 

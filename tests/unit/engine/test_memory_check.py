@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import DeviceError, TooLittleMemory
-from imagefleet.worker.engine import memory_check
-from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.device_batch import device_errors
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.memory_need import workspace_bytes
-from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.memory import workspace_bytes
+from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.placement import memory_check
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.runtime.device_batch import device_errors
 from tests.unit.engine.parity import FOLDER
 
 GIB = 2**30

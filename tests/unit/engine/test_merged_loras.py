@@ -11,16 +11,16 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from imagefleet.worker.engine.build_engine import WITH_LORA, load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
-from imagefleet.worker.engine.lora_options import LoraOption
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.model_options import ModelOptions
-from imagefleet.worker.engine.networks import abstract_networks
-from imagefleet.worker.engine.program_arrays import BatchInputs, InitLatents
-from imagefleet.worker.engine.read_model import load_tokenizer
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.loading.build_engine import WITH_LORA, load_networks
+from imagefleet.worker.engine.loading.read_model import load_tokenizer
+from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitLatents
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import BEGIN, FOLDER, PROMPTS, STEP, lora_options, worst
 from tools.parity.lora_cases import CASES

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageArrays, ImageSpec
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.mesh import Placement, target_device
-from imagefleet.worker.engine.mesh_spec import DATA, MODEL, MeshSpec
+from imagefleet.worker.engine.contract.interface import ImageArrays, ImageSpec
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.options.mesh_spec import DATA, MODEL, MeshSpec
+from imagefleet.worker.engine.placement.mesh import Placement, target_device
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from tests.unit.engine.parity import FOLDER
 
 

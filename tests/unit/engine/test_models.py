@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from imagefleet.worker.engine.models.clip_text import ClipText
-from imagefleet.worker.engine.networks import abstract_network
+from imagefleet.worker.engine.loading.assemble_networks import abstract_network
+from imagefleet.worker.engine.networks.clip_text import ClipText
 from tests.unit.engine.parity import Oracle, worst
 
 TOLERANCE: Final = 5e-6

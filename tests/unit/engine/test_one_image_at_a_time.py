@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from imagefleet.worker.engine.compile.program_compiler import one_image_at_a_time
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.program_arrays import SamplerState
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.sampling.arrays import SamplerState
 from tests.unit.engine.parity import Oracle
 from tools.tpu.programs import lower_programs
 

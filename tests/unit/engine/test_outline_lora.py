@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageSpec
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.lora_options import LoraOption
-from imagefleet.worker.engine.model_options import ModelOptions
+from imagefleet.worker.engine.contract.interface import ImageSpec
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from tests.support.judge import judge, score
 from tests.unit.engine.parity import FOLDER
 from tools.parity.outline_case import GUIDANCE, PROMPTS, SCALE, STEPS

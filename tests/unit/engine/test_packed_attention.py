@@ -11,14 +11,18 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from imagefleet.worker.engine import packed_attention, packed_attention_kernel
-from imagefleet.worker.engine.attention import attention
-from imagefleet.worker.engine.attention_backend import Backend
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.models import transformer
-from imagefleet.worker.engine.models.lora_layers import LoraLayer, StackedFactors
-from imagefleet.worker.engine.models.transformer import Attention
-from imagefleet.worker.engine.packed_attention import HeadPacking, attend_packed, find_packing
+from imagefleet.worker.engine.families.stable_diffusion import transformer
+from imagefleet.worker.engine.families.stable_diffusion.transformer import Attention
+from imagefleet.worker.engine.kernels import packed_attention, packed_attention_kernel
+from imagefleet.worker.engine.kernels.attention import attention
+from imagefleet.worker.engine.kernels.attention_backend import Backend
+from imagefleet.worker.engine.kernels.packed_attention import (
+    HeadPacking,
+    attend_packed,
+    find_packing,
+)
+from imagefleet.worker.engine.networks.lora_layers import LoraLayer, StackedFactors
+from imagefleet.worker.engine.placement.mesh import Placement
 
 PACKINGS = (
     HeadPacking(heads=8, head_dim=40),  # Stable Diffusion 1: three heads in 128 lanes

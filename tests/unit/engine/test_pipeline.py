@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import DeviceError
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import Engine, ImageArrays, ImageSpec, Shape
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import Engine, ImageArrays, ImageSpec, Shape
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 
 NATIVE: Final = Shape(height=32, width=32)

@@ -10,7 +10,7 @@ import pytest
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.engine.compile import private_folder
 from imagefleet.worker.engine.compile.private_folder import make_private
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.loading.load_engine import load_engine
 
 OTHER_USER = 12345
 

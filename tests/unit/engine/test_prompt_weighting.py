@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from imagefleet.shared.jobs.prompt_weights import Piece, pieces_of
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageSpec, Shape
-from imagefleet.worker.engine.model_options import ModelOptions
-from imagefleet.worker.engine.prompt_chunks import used_tokens, weigh
-from imagefleet.worker.engine.prompt_encoder import EncodedPrompt
-from imagefleet.worker.engine.read_model import load_tokenizer
-from imagefleet.worker.engine.tokenizer import PromptChunks
+from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
+from imagefleet.worker.engine.families.stable_diffusion.prompt_chunks import used_tokens, weigh
+from imagefleet.worker.engine.families.stable_diffusion.prompt_encoder import EncodedPrompt
+from imagefleet.worker.engine.loading.read_model import load_tokenizer
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.tokenizers.clip import PromptChunks
 from tests.unit.engine.parity import FOLDER, SPEC, Oracle, load_older, worst
 from tools.parity.weighted_prompts import CASES, LONG, MAX_CHUNKS
 

@@ -17,19 +17,19 @@ from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles, read_json
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
-from imagefleet.worker.engine.interface import ImageSpec, RunningBatch, Shape
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.model_options import ModelOptions
-from imagefleet.worker.engine.models.safety import (
+from imagefleet.worker.engine.contract.interface import ImageSpec, RunningBatch, Shape
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.assemble_networks import abstract_network
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.networks.safety import (
     ImageProcessorConfig,
     SafetyChecker,
     SafetyConfig,
     preprocess_images,
 )
-from imagefleet.worker.engine.networks import abstract_network
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.placement.mesh import Placement
 from tests.unit.engine.parity import FOLDER, worst
 
 SAFETY = FOLDER / "safety"

@@ -10,19 +10,19 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.find_checkpoint import (
+from imagefleet.worker.engine.checkpoint.weights import weight_entries
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.original_format import base_model
+from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.loading.find_checkpoint import (
     ModelIdentity,
     find_checkpoint,
     open_checkpoint,
 )
-from imagefleet.worker.engine.checkpoint.original_format import base_model
-from imagefleet.worker.engine.checkpoint.weights import weight_entries
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.networks import abstract_networks
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.placement.mesh import Placement
 from tests.unit.engine.parity import FOLDER
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.single_file import SINGLE_FILES, content_digest, original_tensors

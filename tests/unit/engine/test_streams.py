@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 import pytest
 
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.init_image import InitImage
-from imagefleet.worker.engine.interface import (
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import (
     Engine,
     FinishedImage,
     ImageArray,
@@ -18,7 +17,8 @@ from imagefleet.worker.engine.interface import (
     Shape,
     Stream,
 )
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER
 

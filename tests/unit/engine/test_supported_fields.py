@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.pipeline_index import FAMILIES, PipelineIndex
+from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import (
+    FAMILIES,
+    PipelineIndex,
+)
 from imagefleet.worker.engine.schedulers import coefficients, registry, supported_fields
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS

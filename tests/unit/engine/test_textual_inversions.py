@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
-from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.lora import digest_with
 from imagefleet.worker.engine.checkpoint.textual_inversion import read_textual_inversions
-from imagefleet.worker.engine.compile_ahead import compile_ahead
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageSpec, Shape
-from imagefleet.worker.engine.load_engine import SharedExecutables
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.mesh_spec import MeshSpec
-from imagefleet.worker.engine.model_options import ModelOptions
-from imagefleet.worker.engine.read_model import add_textual_inversions, load_tokenizer
-from imagefleet.worker.engine.textual_inversion_options import TextualInversionOption
+from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.loading.compile_ahead import compile_ahead
+from imagefleet.worker.engine.loading.load_engine import SharedExecutables
+from imagefleet.worker.engine.loading.read_model import add_textual_inversions, load_tokenizer
+from imagefleet.worker.engine.options.mesh_spec import MeshSpec
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.images.metadata import image_metadata
-from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 from tests.unit.engine.parity import (
     FOLDER,
     Oracle,

@@ -11,10 +11,10 @@ import pytest
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.read_model import load_tokenizer
-from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
-from imagefleet.worker.engine.tokenizer_files import TokenizerFiles
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.loading.read_model import load_tokenizer
+from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer, PromptTokenizer
+from imagefleet.worker.engine.tokenizers.clip_files import TokenizerFiles
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.worker.engine.tpu_topology import libtpu_variables, placement_of
+from imagefleet.worker.engine.placement.tpu_topology import libtpu_variables, placement_of
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.config_reader import Json
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.models.clip_text import ClipText, ClipTextConfig
-from imagefleet.worker.engine.models.config_reader import Json
-from imagefleet.worker.engine.models.safety import SafetyChecker, SafetyConfig
-from imagefleet.worker.engine.models.unet import UNet
-from imagefleet.worker.engine.models.unet_config import UNetConfig
-from imagefleet.worker.engine.models.vae import Vae, VaeConfig
-from imagefleet.worker.engine.networks import abstract_network
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
+from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
+from imagefleet.worker.engine.loading.assemble_networks import abstract_network
+from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.networks.clip_text import ClipText, ClipTextConfig
+from imagefleet.worker.engine.networks.safety import SafetyChecker, SafetyConfig
+from imagefleet.worker.engine.networks.vae import Vae, VaeConfig
+from imagefleet.worker.engine.placement.mesh import Placement
 from tests.unit.engine.parity import FOLDER
 
 UNET = "unet/diffusion_pytorch_model.safetensors"

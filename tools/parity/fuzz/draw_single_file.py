@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from safetensors.numpy import save_file
 
-from imagefleet.worker.engine.checkpoint.original_format import (
+from imagefleet.worker.engine.families.stable_diffusion.original_format import (
     CLIP_PREFIXES,
     OPEN_CLIP_PREFIXES,
     Origin,

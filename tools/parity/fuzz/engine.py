@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.worker.engine import diffusion_programs
-from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.lora_options import LoraOption
-from imagefleet.worker.engine.model_options import ModelOptions
-from imagefleet.worker.engine.program_arrays import (
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.sampling import programs as diffusion_programs
+from imagefleet.worker.engine.sampling.arrays import (
     BatchInputs,
     Conditions,
     Decoded,
@@ -32,6 +31,7 @@ from imagefleet.worker.engine.program_arrays import (
     SamplerState,
     Weights,
 )
+from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from tools.parity.fuzz.draft import Draft, Job, noise
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.checkpoint.original_format import (
+from imagefleet.worker.engine.families.stable_diffusion.original_format import (
     CLIP_PREFIXES,
     OPEN_CLIP_PREFIXES,
     Origin,

@@ -17,7 +17,10 @@ from diffusers.loaders import single_file_utils
 from PIL import Image
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from imagefleet.worker.engine.checkpoint.original_format import CLIP_PREFIXES, OPEN_CLIP_PREFIXES
+from imagefleet.worker.engine.families.stable_diffusion.original_format import (
+    CLIP_PREFIXES,
+    OPEN_CLIP_PREFIXES,
+)
 from tools.parity.checkpoints import Tensors
 from tools.parity.fuzz.draft import noise
 from tools.parity.fuzz.truth import ours_noise

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.shared.text import counted
+from imagefleet.shared.text.printable import counted
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 
 INDEX: Final = "model_index.json"

@@ -1,7 +1,7 @@
 """Put the factors of LoRA that jobs choose among the parameters of a model.
 
 Input: LoRA files and the weights that they fit. Output: the factors of each layer, side by side,
-placed on the devices. `worker.engine.models.lora_layers` computes with them.
+placed on the devices. `worker.engine.networks.lora_layers` computes with them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,8 @@ from imagefleet.worker.engine.checkpoint.lora import (
     read_loras,
 )
 from imagefleet.worker.engine.checkpoint.weights import Params, WeightEntry
-from imagefleet.worker.engine.lora_options import JobLora, LoraOption
-from imagefleet.worker.engine.models.lora_layers import LORA, Columns, StackedFactors
+from imagefleet.worker.engine.networks.lora_layers import LORA, Columns, StackedFactors
+from imagefleet.worker.engine.options.lora_options import JobLora, LoraOption
 
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 PlaceFactors = Callable[[StackedFactors], StackedFactors]

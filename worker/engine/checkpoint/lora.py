@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import sha256_of_file
-from imagefleet.worker.engine.checkpoint.lora_names import (
+from imagefleet.worker.engine.checkpoint.peft_settings import PeftSettings
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
+from imagefleet.worker.engine.families.stable_diffusion.lora_names import (
     layer_names,
     mixes_formats,
     parse_key,
     unsupported_kind,
 )
-from imagefleet.worker.engine.checkpoint.peft_settings import PeftSettings
-from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.lora_options import AppliedLora, LoraOption
-from imagefleet.worker.engine.textual_inversion_options import LoadedInversion
+from imagefleet.worker.engine.options.lora_options import AppliedLora, LoraOption
+from imagefleet.worker.engine.options.textual_inversion_options import LoadedInversion
 
 Floats = NDArray[np.float32]
 _LISTED: Final = 5

@@ -18,10 +18,21 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     CheckpointFiles,
     sha256_of_file,
 )
-from imagefleet.worker.engine.checkpoint.original_format import UNREAD, Origin, base_model, origins
-from imagefleet.worker.engine.checkpoint.pipeline_index import SCHEDULER, PipelineIndex
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.checkpoint.training_markers import MARKERS, check_markers
+from imagefleet.worker.engine.families.stable_diffusion.original_format import (
+    UNREAD,
+    Origin,
+    base_model,
+    origins,
+)
+from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import (
+    SCHEDULER,
+    PipelineIndex,
+)
+from imagefleet.worker.engine.families.stable_diffusion.training_markers import (
+    MARKERS,
+    check_markers,
+)
 
 ENDING: Final = ".safetensors"
 _LISTED: Final = 5

@@ -24,7 +24,7 @@ from imagefleet.worker.engine.checkpoint.mismatches import (
     mismatch_message,
 )
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.mesh import Index, Placement
+from imagefleet.worker.engine.placement.mesh import Index, Placement
 
 RenameRules = Sequence[tuple[str, str]]
 """Pairs of a regular expression and its replacement, applied in order."""

@@ -29,7 +29,7 @@ from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.compile.jax_compilation_cache import CacheHits, bypass_cache
 from imagefleet.worker.engine.compile.load_elsewhere import load_elsewhere
-from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.placement.mesh import Placement
 
 log = logging.getLogger(__name__)
 

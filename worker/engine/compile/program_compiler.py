@@ -12,13 +12,13 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from imagefleet.worker.engine.batch_inputs import EmptyBatch
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
-from imagefleet.worker.engine.device_batch import ShapeExecutables
-from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.program_arrays import Conditions, SamplerState, Weights
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.runtime.batch_inputs import EmptyBatch
+from imagefleet.worker.engine.runtime.device_batch import ShapeExecutables
+from imagefleet.worker.engine.sampling.arrays import Conditions, SamplerState, Weights
+from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 
 Lower = Callable[[], jax.stages.Lowered]
 ArrayOrShape = jax.Array | jax.ShapeDtypeStruct

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from imagefleet.worker.engine.batch_inputs import EmptyBatch
 from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
 from imagefleet.worker.engine.compile.program_compiler import (
@@ -20,10 +19,11 @@ from imagefleet.worker.engine.compile.program_compiler import (
     Lower,
     ProgramCompiler,
 )
-from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.program_arrays import Conditions, Decoded, SamplerState, Weights
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.runtime.batch_inputs import EmptyBatch
+from imagefleet.worker.engine.sampling.arrays import Conditions, Decoded, SamplerState, Weights
+from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 
 Slots = tuple[Conditions, SamplerState]
 Flat = tuple[jax.Array, ...]

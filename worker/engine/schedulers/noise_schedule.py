@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.models.config_reader import ConfigReader
+from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader
 from imagefleet.worker.engine.schedulers.solver_options import (
     DeisOptions,
     DpmOptions,

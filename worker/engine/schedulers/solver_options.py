@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from imagefleet.worker.engine.models.config_reader import ConfigReader
+from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader
 from imagefleet.worker.engine.schedulers.supported_fields import SOLVER_ORDERS
 
 

@@ -8,7 +8,7 @@ file.
 from collections.abc import Mapping
 from typing import Final
 
-from imagefleet.worker.engine.models.config_reader import ConfigReader, unsupported_value
+from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, unsupported_value
 
 Values = Mapping[str, tuple[object, ...]]
 

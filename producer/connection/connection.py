@@ -1,0 +1,235 @@
+"""A producer's connection to the fleet: one Redis client, and the records read through it.
+
+`Client` and bulk runs share it. This module uses no job handles.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnreadableRecord
+from imagefleet.shared.jobs.callback_events import build_callback
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.fleet_status import FleetReader, FleetStatus
+from imagefleet.shared.jobs.listing import JobListing
+from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent, State, check_job_id
+from imagefleet.shared.jobs.offers import Offer, OfferRegistry
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.jobs.tenants import Tenants
+from imagefleet.shared.redis_client.connection import check_connection, connect, translate_errors
+from imagefleet.shared.redis_client.memory import RedisMemory, read_memory
+from imagefleet.shared.redis_client.server_check import find_fault, find_risks
+from imagefleet.shared.settings.settings import Settings
+from imagefleet.shared.storage import ObjectStore, folder_of, open_store
+from imagefleet.shared.storage.job_keys import job_folder
+from imagefleet.shared.webhooks.outbox import Outbox
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+log = logging.getLogger(__name__)
+
+
+class Connection:
+    """The connection reaches Redis at its first command. Threads may share it."""
+
+    def __init__(self, settings: Settings, redis: "Redis | None" = None) -> None:
+        self.settings: Final = settings
+        self._storage_url = settings.storage_url
+        self._stores: dict[str, ObjectStore] = {}
+        self._url = settings.redis_url.get_secret_value()
+        self._redis = connect(self._url) if redis is None else _check_decodes(redis)
+        namespace, retention_s = settings.namespace, settings.retention_s
+        self.records: Final = JobRecords(self._redis, namespace, retention_s)
+        self._listing = JobListing(self._redis, namespace)
+        self.tenants: Final = Tenants(self._redis, namespace)
+        self.dead_letters: Final = DeadLetters(self._redis, namespace)
+        self.outbox: Final = Outbox(self._redis, namespace, retention_s)
+        self.fleet: Final = FleetReader(self._redis, namespace)
+        self._offers = OfferRegistry(self._redis, namespace)
+        self._runs = RunRecords(self._redis, namespace, retention_s)
+        self._checked = False
+        self._warned_of_no_worker = False
+
+    @contextmanager
+    def translate_errors(self) -> Iterator[None]:
+        """Raise BrokerUnavailable for Redis errors inside the block."""
+        with translate_errors(self._url):
+            yield
+
+    @contextmanager
+    def runs(self) -> Iterator[RunRecords]:
+        """Yield the records of bulk runs; Redis errors in the block become BrokerUnavailable."""
+        with self.translate_errors():
+            yield self._runs
+
+    def offers(self) -> dict[str, Offer]:
+        """Return what the workers offer, by model. Empty before the first worker was ready."""
+        with self.translate_errors():
+            return self._offers.offers()
+
+    def read_statuses(self, job_ids: list[str]) -> list[JobStatus | UnreadableRecord | None]:
+        """Return what the records of jobs say; see `JobRecords.read_each`.
+
+        The images of results are read from the store as this host reaches it.
+        """
+        with self.translate_errors():
+            answers = self.records.read_each(job_ids)
+        for answer in answers:
+            if isinstance(answer, JobStatus) and answer.result is not None:
+                answer.result.bind(self.store_of)
+        return answers
+
+    def cancel(self, job_id: str) -> State:
+        """Cancel a job, and return its state now; see `Client.cancel`."""
+        with self.translate_errors():
+            request = self.records.get(check_job_id(job_id)).request
+            event = build_callback(CallbackEvent.CANCELLED, job_id, request)
+            while True:
+                if self.records.cancel(job_id, "", event).happened:
+                    return State.CANCELLED
+                state = self.records.request_cancel(job_id)
+                if state is not State.QUEUED:  # QUEUED: it was requeued just now, so repeat
+                    return state
+
+    def list_jobs(
+        self, cursor: int, state: State | None, since: float | None
+    ) -> tuple[int, list[str]]:
+        """Return the next cursor and the ids of a page of jobs; see `JobListing.page`."""
+        with self.translate_errors():
+            return self._listing.page(cursor, state=state, since=since)
+
+    def delete(self, job_id: str) -> None:
+        """Delete the images of a job that has ended, then its record; see `Client.delete`.
+
+        If the images cannot be deleted, the record stays, so that the call can be repeated.
+        """
+        with self.translate_errors():
+            status = self.records.get(check_job_id(job_id))
+        _check_ended(job_id, status.state)
+        if (store := self._store_with(status)) is not None:
+            store.delete_below(job_folder(job_id))
+        with self.translate_errors():
+            _check_ended(job_id, self.records.delete_ended(job_id, self._announced_urls()))
+
+    def _store_with(self, status: JobStatus) -> ObjectStore | None:
+        """Return the store with the images of a job; None if it has none because it never ran."""
+        if status.result is not None and status.result.images:
+            image = status.result.images[0]
+            return self.store_of(image.url.removesuffix(image.key))
+        try:
+            return self.store(status.request.model)
+        except ConfigurationError:
+            if status.deliveries:
+                raise
+            return None
+
+    def store(self, model: str | None = None) -> ObjectStore:
+        """Return the store of the workers that serve `model`, to which its images are uploaded.
+
+        Args:
+            model: None means the fleet's default model.
+
+        Raises:
+            ConfigurationError: its address is not known, or it cannot be opened from here.
+        """
+        url: str | None = self._storage_url
+        if not url and (offer := self.offers().get(model or DEFAULT_MODEL)) is not None:
+            url = offer.storage_url
+        if not url:
+            raise ConfigurationError(
+                f"the store of the model {model or DEFAULT_MODEL} is not known, because no worker "
+                "has announced it; set IMAGEFLEET_STORAGE_URL to the address that the workers use"
+            )
+        return self._open_store(url)
+
+    def store_of(self, root: str) -> ObjectStore:
+        """Return the store that holds images whose URLs begin with `root`, for reading.
+
+        The setting `storage_url` comes first, because this host may reach the store by another
+        address than the workers.
+        """
+        if self._storage_url:
+            return self._open_store(self._storage_url)
+        same = [url for url in self._announced_urls() if url.partition("?")[0] == root]
+        return self._open_store(same[0] if same else root)
+
+    def store_addresses(self) -> list[str]:
+        """Return the addresses of the fleet's image stores, as workers and this host name them."""
+        own = [self._storage_url] if self._storage_url else []
+        return own + self._announced_urls()
+
+    def _announced_urls(self) -> list[str]:
+        return [offer.storage_url for offer in self.offers().values() if offer.storage_url]
+
+    def _open_store(self, url: str) -> ObjectStore:
+        if url not in self._stores:
+            folder = folder_of(url)
+            if folder is not None and not folder.is_dir():  # the workers made it at their start
+                raise ConfigurationError(
+                    f"the store of the fleet is the folder {folder}, which this host does not "
+                    "have; mount it, or set IMAGEFLEET_STORAGE_URL to its place here"
+                )
+            self._stores[url] = open_store(url)
+        return self._stores[url]
+
+    def read_fleet(self) -> FleetStatus:
+        """Return the status of the fleet."""
+        with self.translate_errors():
+            return self.fleet.read()
+
+    def read_memory(self) -> RedisMemory | None:
+        """Return how much memory Redis uses; None if this user may not ask."""
+        with self.translate_errors():
+            return read_memory(self._redis)
+
+    def workers(self) -> list[str]:
+        """Return the names of the living workers. A killed one counts until its lease expires."""
+        with self.translate_errors():
+            return self.fleet.workers.alive()
+
+    def warn_if_no_worker(self) -> None:
+        """Log a warning if no worker is alive; call it before blocking.
+
+        It is logged once, and again only after a worker was alive in between.
+        """
+        alive = bool(self.workers())
+        if not alive and not self._warned_of_no_worker:
+            log.warning("no worker is alive; unfinished work waits until one is ready")
+        self._warned_of_no_worker = not alive
+
+    def warn_about_server(self) -> None:
+        """Log a warning, at the first call, if the settings of Redis endanger jobs."""
+        if self._checked:
+            return
+        self._checked = True
+        with suppress(Exception):  # only the jobs themselves need Redis' answers
+            info = self._redis.info()
+            for risk in filter(None, [find_fault(info), *find_risks(info)]):
+                log.warning("%s", risk if risk.startswith("Redis") else f"Redis {risk}")
+
+    def check(self) -> None:
+        """Raise BrokerUnavailable unless Redis answers."""
+        check_connection(self._redis, self._url)
+
+    def close(self) -> None:
+        """Close the connections to Redis."""
+        self._redis.close()
+
+
+def _check_decodes(redis: "Redis") -> "Redis":
+    """Return the client. Raise ConfigurationError if its answers are bytes."""
+    if not redis.get_connection_kwargs().get("decode_responses"):
+        raise ConfigurationError("redis: the client must be made with decode_responses=True")
+    return redis
+
+
+def _check_ended(job_id: str, state: State) -> None:
+    """Raise InvalidRequest unless a job in this state may be deleted."""
+    if state not in TERMINAL:
+        limit = f"is {state}; only a job that has ended can be deleted, so cancel it first"
+        raise InvalidRequest("id", job_id, limit)

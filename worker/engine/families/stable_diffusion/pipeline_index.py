@@ -1,0 +1,279 @@
+"""Read `model_index.json`: the pipeline of a checkpoint and the class of each of its parts.
+
+Input: the parsed JSON. Output: the classes. diffusers builds every part as the class that this file
+names, and not as the one that the part's own config names, so the classes are checked here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
+from typing import Any, Final, Self
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.default_strengths import NO_STRENGTH, STABLE_DIFFUSION_XL
+from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, has_part
+from imagefleet.worker.engine.contract.image_use import ImageUse
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+
+SCHEDULER: Final = "scheduler/scheduler_config.json"
+CLIP_TEXT: Final = "CLIPTextModel"
+CLIP_TEXT_PROJECTED: Final = "CLIPTextModelWithProjection"
+_SKIP_PRK: Final = "skip_prk_steps"
+_STEPS_OFFSET: Final = "steps_offset"
+_AESTHETIC: Final = "requires_aesthetics_score"
+_TOKENIZERS: Final = ("CLIPTokenizer", "CLIPTokenizerFast")
+_IMAGE_PROCESSORS: Final = (
+    *("CLIPFeatureExtractor", "CLIPImageProcessor"),
+    *("CLIPImageProcessorFast", "CLIPImageProcessorPil"),
+)
+
+
+class UnetImage(Enum):
+    """What a UNet gets at every step beside the noisy latents."""
+
+    NONE = "no image"
+    MASKED = "a mask and a masked image"
+    """Inpainting UNets: the mask, one channel, and the latents of the image without what is masked
+    (Rombach et al. 2022)."""
+    EDITED = "an image to edit"
+    """instruct-pix2pix: the latents of the image, which has a guidance scale of its own (Brooks et
+    al. 2023)."""
+
+    def channels(self, latent_channels: int) -> int:
+        """Return the number of channels beside those of the latents."""
+        return {UnetImage.NONE: 0, UnetImage.MASKED: 1 + latent_channels}.get(self, latent_channels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A diffusers pipeline class that this engine runs, with the folders of its parts."""
+
+    text_encoders: tuple[str, ...]
+    text_encoder_classes: tuple[str, ...]
+    tokenizers: tuple[str, ...]
+    guidance_scale: float
+    """The default of this pipeline in diffusers."""
+    num_inference_steps: int
+    """The same."""
+    scheduler_fields: Mapping[str, Any]
+    """Fields of scheduler_config.json that the pipeline sets, whatever the file says, if the file
+    or the scheduler has them."""
+    old_sample_size: int | None
+    """The least `sample_size` of a UNet saved before diffusers 0.9, whose default was wrong."""
+    may_have_safety_checker: bool
+    """Whether the pipeline uses a safety checker that model_index.json lists."""
+    is_xl: bool
+    """Whether the UNet gets penultimate states, the pooled state and numbers about the image."""
+    needs_guidance_embedding: bool = False
+    """Whether the pipeline gives the UNet the guidance scale (LCM) and applies no guidance."""
+    has_aesthetic_scores: bool = False
+    """Whether one of these numbers is an aesthetic score (SDXL's refiner)."""
+    normalises_latents: bool
+    """Whether the pipeline knows `latents_mean` and `latents_std` of an autoencoder."""
+    zeros_absent_negatives: bool
+    """Whether the pipeline knows `force_zeros_for_empty_prompt`, which is true by default. Other
+    pipelines of diffusers ignore it."""
+    unet_image: UnetImage = UnetImage.NONE
+    splits_denoising: bool = False
+    """Whether the pipeline has `denoising_end`, and `denoising_start` with latents as its image. A
+    text-to-image pipeline counts with the image-to-image pipeline that diffusers makes of it."""
+    image_use: ImageUse = field(default_factory=ImageUse)
+
+
+_SD: Final = Family(
+    text_encoders=("text_encoder",),
+    text_encoder_classes=(CLIP_TEXT,),
+    tokenizers=("tokenizer",),
+    guidance_scale=7.5,
+    num_inference_steps=50,
+    scheduler_fields={_STEPS_OFFSET: 1, "clip_sample": False},
+    old_sample_size=64,
+    may_have_safety_checker=True,
+    is_xl=False,
+    normalises_latents=False,
+    zeros_absent_negatives=False,
+)
+_XL_IMAGE: Final = ImageUse(default_strengths=STABLE_DIFFUSION_XL)
+_XL: Final = Family(
+    text_encoders=("text_encoder", "text_encoder_2"),
+    text_encoder_classes=(CLIP_TEXT, CLIP_TEXT_PROJECTED),
+    tokenizers=("tokenizer", "tokenizer_2"),
+    guidance_scale=5.0,
+    num_inference_steps=50,
+    scheduler_fields={},
+    old_sample_size=None,
+    may_have_safety_checker=False,
+    is_xl=True,
+    normalises_latents=True,
+    zeros_absent_negatives=True,
+    image_use=_XL_IMAGE,
+)
+_XL_SPLIT: Final = replace(_XL, splits_denoising=True)
+_IMAGE_TO_IMAGE: Final = "StableDiffusionXLImg2ImgPipeline"
+_INPAINTING: Final = ("image", "mask_image")
+_EDITING: Final = ImageUse(
+    required=("image",), default_strengths=NO_STRENGTH, default_image_guidance_scale=1.5
+)
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "StableDiffusionPipeline": _SD,
+    "LatentConsistencyModelPipeline": replace(
+        _SD,
+        guidance_scale=8.5,
+        num_inference_steps=4,
+        scheduler_fields={},
+        old_sample_size=None,
+        needs_guidance_embedding=True,
+    ),
+    "StableDiffusionInpaintPipeline": replace(
+        _SD,
+        scheduler_fields={_STEPS_OFFSET: 1, _SKIP_PRK: True},
+        unet_image=UnetImage.MASKED,
+        image_use=ImageUse(required=_INPAINTING),
+    ),
+    "StableDiffusionInstructPix2PixPipeline": replace(
+        _SD,
+        num_inference_steps=100,
+        scheduler_fields={},
+        old_sample_size=None,
+        unet_image=UnetImage.EDITED,
+        image_use=_EDITING,
+    ),
+    "StableDiffusionXLPipeline": _XL_SPLIT,
+    _IMAGE_TO_IMAGE: replace(_XL_SPLIT, image_use=replace(_XL_IMAGE, required=("image",))),
+    "StableDiffusionXLInpaintPipeline": replace(
+        _XL,
+        guidance_scale=7.5,
+        unet_image=UnetImage.MASKED,
+        image_use=replace(_XL_IMAGE, required=_INPAINTING),
+    ),
+    "StableDiffusionXLInstructPix2PixPipeline": replace(
+        _XL, num_inference_steps=100, unet_image=UnetImage.EDITED, image_use=_EDITING
+    ),
+}
+"""By class name. The numbers are diffusers' defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineIndex:
+    """`model_index.json`."""
+
+    family: Family
+    text_encoder_classes: tuple[str, ...]
+    """By text encoder: `CLIP_TEXT` or `CLIP_TEXT_PROJECTED`."""
+    scheduler_class: str
+    has_safety_checker: bool
+    force_zeros_for_empty_prompt: bool
+    """Whether the states of the negative prompt are zeros if none is given (SDXL)."""
+
+    def noise_schedule(self, file: Mapping[str, Any]) -> NoiseSchedule:
+        """Return the noise schedule of scheduler_config.json with the fields that the pipeline
+        sets.
+
+        Raises:
+            CheckpointError: Fields are missing or unsupported.
+        """
+        set_here = {
+            name: value
+            for name, value in self.family.scheduler_fields.items()
+            if name in file or _has_field(self.scheduler_class, name)
+        }
+        return NoiseSchedule.from_json({**file, **set_here}, self.scheduler_class)
+
+    @classmethod
+    def from_json(cls, index: Mapping[str, Any]) -> Self:
+        """Read the file.
+
+        Raises:
+            CheckpointError: It names a pipeline or a class that this engine does not run.
+        """
+        name = str(index.get("_class_name"))
+        if (family := FAMILIES.get(name)) is None:
+            raise CheckpointError(
+                f"{INDEX}: _class_name is {name!r}; this engine runs {', '.join(FAMILIES)}"
+            )
+        if name == _IMAGE_TO_IMAGE:
+            family = _image_to_image_family(family, index)
+        require = partial(_require, index)
+        for folder in family.tokenizers:
+            require(folder, "transformers", _TOKENIZERS)
+        require("unet", "diffusers", ("UNet2DConditionModel",))
+        require("vae", "diffusers", ("AutoencoderKL",))
+        has_safety_checker = family.may_have_safety_checker and has_part(index, "safety_checker")
+        if has_safety_checker:
+            require("safety_checker", "stable_diffusion", ("StableDiffusionSafetyChecker",))
+            require("feature_extractor", "transformers", _IMAGE_PROCESSORS)
+        if index.get("add_watermarker"):
+            raise CheckpointError(
+                f"{INDEX}: add_watermarker is {index['add_watermarker']!r}, but this engine adds "
+                "no watermark to the pixels; set it to false if the model's licence allows that"
+            )
+        for name, known in (
+            (_AESTHETIC, family.has_aesthetic_scores),
+            ("is_cosxl_edit", False),
+        ):
+            if index.get(name) and not known:
+                raise CheckpointError(f"{INDEX}: {name} is {index[name]!r}; it must be false")
+        return cls(
+            family=family,
+            text_encoder_classes=tuple(
+                require(folder, "transformers", family.text_encoder_classes)
+                for folder in family.text_encoders
+            ),
+            scheduler_class=require("scheduler", "diffusers"),
+            has_safety_checker=has_safety_checker,
+            force_zeros_for_empty_prompt=family.zeros_absent_negatives and _force_zeros(index),
+        )
+
+
+def _image_to_image_family(family: Family, index: Mapping[str, Any]) -> Family:
+    """Return the family of a checkpoint, which may be the refiner: it has one text encoder only."""
+    aesthetic = index.get(_AESTHETIC, False)
+    if not isinstance(aesthetic, bool):
+        raise CheckpointError(f"{INDEX}: {_AESTHETIC} is {aesthetic!r}; it must be true or false")
+    family = replace(family, has_aesthetic_scores=aesthetic)
+    if has_part(index, "text_encoder") or has_part(index, "tokenizer"):
+        return family
+    return replace(
+        family,
+        text_encoders=family.text_encoders[1:],
+        text_encoder_classes=family.text_encoder_classes[1:],
+        tokenizers=family.tokenizers[1:],
+    )
+
+
+def _has_field(scheduler_class: str, name: str) -> bool:
+    """Return whether a scheduler of diffusers has one of the fields that pipelines set."""
+    if name == _SKIP_PRK:
+        return scheduler_class == "PNDMScheduler"
+    return name != _STEPS_OFFSET or scheduler_class != "DPMSolverSinglestepScheduler"
+
+
+def _require(
+    index: Mapping[str, Any], part: str, library: str, classes: tuple[str, ...] = ()
+) -> str:
+    """Return the class of a part that must be there, and be one of `classes` if any."""
+    pipeline = index["_class_name"]
+    if not has_part(index, part):
+        raise CheckpointError(
+            f"{INDEX}: {part} is missing, which a {pipeline} needs; "
+            "save the whole pipeline with diffusers"
+        )
+    entry = index[part]
+    is_pair = isinstance(entry, list) and len(entry) == 2
+    if not is_pair or entry[0] != library or (classes and entry[1] not in classes):
+        supported = " or ".join(classes) or "a scheduler"
+        raise CheckpointError(
+            f"{INDEX}: {part} is {entry!r}; "
+            f"this engine runs {supported} of the library {library!r} in a {pipeline}"
+        )
+    return str(entry[1])
+
+
+def _force_zeros(index: Mapping[str, Any]) -> bool:
+    name = "force_zeros_for_empty_prompt"
+    value = index.get(name, True)
+    if not isinstance(value, bool):
+        raise CheckpointError(f"{INDEX}: {name} is {value!r}; it must be true or false")
+    return value

@@ -1,0 +1,187 @@
+"""The transformers within the blocks of the UNet: diffusers' Transformer2DModel and its layers.
+
+Input: a feature map `[b, h, w, c]` and the keys and values of the text. Output: a map of the same
+shape.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
+from imagefleet.worker.engine.kernels.attention import attention
+from imagefleet.worker.engine.kernels.feed_forward import (
+    FeedForwardWeights,
+    add_feed_forward,
+    uses_kernel,
+)
+from imagefleet.worker.engine.kernels.packed_attention import (
+    HeadPacking,
+    attend_packed,
+    find_packing,
+)
+from imagefleet.worker.engine.networks.blocks import (
+    GroupNorm,
+    Layer,
+    LayerNorm,
+    gelu,
+    gelu_by_tanh,
+    linear,
+)
+
+
+class ContextKV(NamedTuple):
+    """Keys and values of one attention layer for a context, each `[b, n, c]`."""
+
+    key: jax.Array
+    value: jax.Array
+    mask: jax.Array | None = None
+    """bool `[b, n]`: the keys that count. None: all."""
+
+
+class Attention(nnx.Module):
+    """diffusers' Attention: self-attention of the pixels, or cross-attention to the text."""
+
+    def __init__(self, width: int, context_width: int, heads: int) -> None:
+        self.heads = heads
+        self.to_q = linear(width, width, use_bias=False)
+        self.to_k = linear(context_width, width, use_bias=False)
+        self.to_v = linear(context_width, width, use_bias=False)
+        self.to_out: Layer = linear(width, width)
+
+    def project_context(self, context: jax.Array) -> ContextKV:
+        """Return keys and values of `context [b, n, d]`."""
+        return ContextKV(self.to_k(context), self.to_v(context))
+
+    def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
+        """Map `x [b, h*w, c]` to `[b, h*w, c]`."""
+        key, value, mask = context
+        packing = None
+        if mask is None:
+            packing = find_packing(x, keys=key.shape[1], heads=self.heads)
+        if packing is None:
+            return self.to_out(attention(self.to_q(x), key, value, heads=self.heads, mask=mask))
+        values = packing.pack_rows(value).mT
+        return self._attend_packed(x, packing.pack_lanes(key), values, packing)
+
+    def attend_to_itself(self, x: jax.Array) -> jax.Array:
+        """Map `x [b, h*w, c]` to `[b, h*w, c]` by self-attention."""
+        packing = find_packing(x, keys=x.shape[1], heads=self.heads)
+        if packing is None:
+            return self(x, self.project_context(x))
+        keys = _project(self.to_k, x, packing.pack_lanes, "bnr")
+        values = _project(self.to_v, x, packing.pack_rows, "brn")
+        return self._attend_packed(x, keys, values, packing)
+
+    def _attend_packed(
+        self, x: jax.Array, keys: jax.Array, values: jax.Array, packing: HeadPacking
+    ) -> jax.Array:
+        queries = _project(self.to_q, x, packing.pack_lanes, "brn")
+        attended = attend_packed(queries, keys, values, packing)
+        if not isinstance(self.to_out, nnx.Linear):
+            return self.to_out(packing.unpack_rows(attended.mT))  # with LoRA of jobs
+        to_out = packing.pack_rows(self.to_out.kernel[...].T)
+        result = jnp.einsum("brn,cr->bnc", attended, to_out)
+        assert self.to_out.bias is not None
+        return result + self.to_out.bias[...]
+
+
+def _project(
+    layer: Layer, x: jax.Array, pack: Callable[[jax.Array], jax.Array], order: str
+) -> jax.Array:
+    """Project `x [b, n, c]` to packed heads.
+
+    Args:
+        layer: Without a bias.
+        pack: Puts the last axis, `heads * head_dim`, into the rows or lanes of the kernel.
+        order: Of the axes of the result, `bnr` or `brn`.
+    """
+    if isinstance(layer, nnx.Linear):
+        return jnp.einsum(f"bnc,cr->{order}", x, pack(layer.kernel[...]))
+    packed = pack(layer(x))  # with LoRA of jobs
+    return packed if order == "bnr" else packed.mT
+
+
+class FeedForward(nnx.Module):
+    """diffusers' FeedForward: GEGLU (Shazeer 2020), with GELU by the error function."""
+
+    def __init__(self, width: int) -> None:
+        self.proj_in: Layer = linear(width, 8 * width)
+        self.proj_out: Layer = linear(4 * width, width)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        value, gate = jnp.split(self.proj_in(x), 2, axis=-1)
+        return self.proj_out(value * gelu(gate))
+
+    def add_to(self, x: jax.Array, norm: LayerNorm) -> jax.Array:
+        """Return x + ff(norm(x)) for `x [b, h*w, c]`."""
+        first, second = self.proj_in, self.proj_out
+        if not (isinstance(first, nnx.Linear) and isinstance(second, nnx.Linear)):
+            return x + self(norm(x))  # with LoRA of jobs
+        assert first.bias is not None
+        assert second.bias is not None
+        if not uses_kernel(x, second.in_features):
+            return x + self(norm(x))
+        weights = FeedForwardWeights(
+            scale=norm.scale[...],
+            shift=norm.bias[...],
+            proj_in=first.kernel[...],
+            bias_in=first.bias[...],
+            proj_out=second.kernel[...],
+            bias_out=second.bias[...],
+        )
+        return add_feed_forward(x, weights, epsilon=norm.epsilon, activation=gelu_by_tanh)
+
+
+class TransformerBlock(nnx.Module):
+    """diffusers' BasicTransformerBlock: self-attention, cross-attention, feed-forward."""
+
+    def __init__(self, width: int, context_width: int, heads: int) -> None:
+        self.norm1 = LayerNorm(width, 1e-5)
+        self.attn1 = Attention(width, width, heads)
+        self.norm2 = LayerNorm(width, 1e-5)
+        self.attn2 = Attention(width, context_width, heads)
+        self.norm3 = LayerNorm(width, 1e-5)
+        self.ff = FeedForward(width)
+
+    def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
+        """Map `x [b, h*w, c]` to `[b, h*w, c]`; `context` is from `attn2.project_context`."""
+        x += self.attn1.attend_to_itself(self.norm1(x))
+        x += self.attn2(self.norm2(x), context)
+        return self.ff.add_to(x, self.norm3)
+
+
+BlockContext = Sequence[Sequence[ContextKV]]
+"""Keys and values of the text: for each transformer of a UNet block, for each of its layers."""
+
+
+class Transformer(nnx.Module):
+    """diffusers' Transformer2DModel: transformer layers over the pixels of a feature map."""
+
+    def __init__(self, config: UNetConfig, level: int, layers: int) -> None:
+        width = config.block_out_channels[level]
+        # diffusers uses 1e-6 here, but norm_eps in the resnets.
+        self.norm = GroupNorm(width, config.norm_num_groups, 1e-6)
+        self.proj_in = linear(width, width)
+        self.transformer_blocks = nnx.List(
+            TransformerBlock(width, config.cross_attention_dim, config.heads[level])
+            for _ in range(layers)
+        )
+        self.proj_out = linear(width, width)
+
+    def project_context(self, encoder_hidden_states: jax.Array) -> list[ContextKV]:
+        """Return the keys and values of each layer for `encoder_hidden_states [b, n, d]`."""
+        return [
+            block.attn2.project_context(encoder_hidden_states) for block in self.transformer_blocks
+        ]
+
+    def __call__(self, x: jax.Array, context: Sequence[ContextKV]) -> jax.Array:
+        """Map `x [b, h, w, c]` to `[b, h, w, c]`; `context` is from `project_context`."""
+        batch, _, _, channels = x.shape
+        hidden = self.proj_in(self.norm(x).reshape(batch, -1, channels))  # [b, h*w, c]
+        for block, key_value in zip(self.transformer_blocks, context, strict=True):
+            hidden = block(hidden, key_value)
+        return x + self.proj_out(hidden).reshape(x.shape)

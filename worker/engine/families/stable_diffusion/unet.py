@@ -1,0 +1,273 @@
+"""The denoiser of Stable Diffusion 1.x and 2.x (Rombach et al. 2022) and of SDXL (Podell et al.
+2023): diffusers' UNet2DConditionModel.
+
+Input: noisy latents, a timestep for each, and the states of the text encoders. Output: the model's
+prediction (epsilon, v or sample: only the scheduler's config says which). Feature maps are `[b, h,
+w, c]`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import ArrayLike
+
+from imagefleet.worker.engine.families.stable_diffusion.transformer import BlockContext, Transformer
+from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
+from imagefleet.worker.engine.networks.blocks import (
+    GroupNorm,
+    ResnetBlock,
+    Upsample,
+    conv,
+    linear,
+    normalize_and_convolve,
+)
+
+
+def timestep_embedding(
+    timesteps: jax.Array, width: int, *, flip_sin_to_cos: bool, freq_shift: int
+) -> jax.Array:
+    """Return sinusoids of the timesteps (Ho et al. 2020): `[b]` to `[b, width]`, float32."""
+    half = width // 2
+    exponents = jnp.arange(half, dtype=jnp.float32) / (half - freq_shift)
+    angles = timesteps[:, None] * jnp.exp(-math.log(10_000) * exponents)  # [b, width / 2]
+    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    return jnp.concatenate([cos, sin] if flip_sin_to_cos else [sin, cos], axis=-1)
+
+
+class TimeEmbedding(nnx.Module):
+    """diffusers' TimestepEmbedding: two layers over the sinusoids."""
+
+    def __init__(self, channels_in: int, width: int, condition_width: int | None = None) -> None:
+        self.linear_1 = linear(channels_in, width)
+        self.cond_proj = (
+            None
+            if condition_width is None
+            else linear(condition_width, channels_in, use_bias=False)
+        )
+        self.linear_2 = linear(width, width)
+
+    def __call__(self, x: jax.Array, condition: jax.Array | None = None) -> jax.Array:
+        """Embed `x [b, c]`; `condition [b, d]` is added to it if the layer has a projection."""
+        if self.cond_proj is not None and condition is not None:
+            x += self.cond_proj(condition)
+        return self.linear_2(jax.nn.silu(self.linear_1(x)))
+
+
+def _resnet(config: UNetConfig, channels_in: int, channels_out: int) -> ResnetBlock:
+    return ResnetBlock(
+        channels_in,
+        channels_out,
+        groups=config.norm_num_groups,
+        epsilon=config.norm_eps,
+        time_channels=4 * config.block_out_channels[0],
+    )
+
+
+class Downsample(nnx.Module):
+    """diffusers' Downsample2D: a convolution of stride 2."""
+
+    def __init__(self, channels: int) -> None:
+        self.conv = conv(channels, channels, stride=2)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.conv(x)
+
+
+class DownBlock(nnx.Module):
+    """diffusers' DownBlock2D and CrossAttnDownBlock2D."""
+
+    def __init__(self, config: UNetConfig, level: int) -> None:
+        channels = config.block_out_channels
+        width, layers = channels[level], config.layers_per_block[level]
+        widths_in = [channels[max(level - 1, 0)], *[width] * (layers - 1)]
+        self.resnets = nnx.List(_resnet(config, before, width) for before in widths_in)
+        has_attention = config.down_has_attention[level]
+        transformers = config.down_transformer_layers[level] if has_attention else ()
+        self.attentions = nnx.List(Transformer(config, level, depth) for depth in transformers)
+        is_last = level == len(channels) - 1
+        self.downsampler = None if is_last else Downsample(width)
+
+    def __call__(self, x: jax.Array, time: jax.Array, context: BlockContext) -> list[jax.Array]:
+        """Return the output of every layer. The last one is the output of the block."""
+        outputs = []
+        for index, resnet in enumerate(self.resnets):
+            x = resnet(x, time)
+            if self.attentions:
+                x = self.attentions[index](x, context[index])
+            outputs.append(x)
+        if self.downsampler is not None:
+            outputs.append(self.downsampler(x))
+        return outputs
+
+
+class MidBlock(nnx.Module):
+    """diffusers' UNetMidBlock2DCrossAttn and UNetMidBlock2D."""
+
+    def __init__(self, config: UNetConfig) -> None:
+        level = len(config.block_out_channels) - 1
+        width = config.block_out_channels[level]
+        transformers = int(config.mid_has_attention)
+        self.resnets = nnx.List(_resnet(config, width, width) for _ in range(1 + transformers))
+        self.attentions = nnx.List(
+            Transformer(config, level, config.mid_transformer_layers) for _ in range(transformers)
+        )
+
+    def __call__(self, x: jax.Array, time: jax.Array, context: BlockContext) -> jax.Array:
+        x = self.resnets[0](x, time)
+        for index, transformer in enumerate(self.attentions):
+            x = self.resnets[index + 1](transformer(x, context[index]), time)
+        return x
+
+
+class UpBlock(nnx.Module):
+    """diffusers' UpBlock2D and CrossAttnUpBlock2D, with one layer more than the down block."""
+
+    def __init__(self, config: UNetConfig, index: int) -> None:
+        channels = config.block_out_channels
+        level = len(channels) - 1 - index
+        width, layers = channels[level], config.layers_per_block[level] + 1
+        below = channels[min(level + 1, len(channels) - 1)]
+        widths_in = [below, *[width] * (layers - 1)]
+        skip_widths = [*[width] * (layers - 1), channels[max(level - 1, 0)]]
+        self.resnets = nnx.List(
+            _resnet(config, width_in + skip_width, width)
+            for width_in, skip_width in zip(widths_in, skip_widths, strict=True)
+        )
+        has_attention = config.up_has_attention[index]
+        transformers = config.up_transformer_layers[index] if has_attention else ()
+        self.attentions = nnx.List(Transformer(config, level, depth) for depth in transformers)
+        self.upsampler = None if level == 0 else Upsample(width)
+
+    def __call__(
+        self, x: jax.Array, skips: list[jax.Array], time: jax.Array, context: BlockContext
+    ) -> jax.Array:
+        """Return the output of the block. Its skips are popped from the end of `skips`."""
+        for index, resnet in enumerate(self.resnets):
+            x = resnet(x, time, skip=skips.pop())
+            if self.attentions:
+                x = self.attentions[index](x, context[index])
+        return x if self.upsampler is None else self.upsampler(x)
+
+
+class PromptContext(NamedTuple):
+    """The part of the UNet's computation that depends on the prompt only, not on the step."""
+
+    blocks: Sequence[BlockContext]
+    """Keys and values of the text for each block: down, mid, up."""
+    text_time_embedding: jax.Array | None
+    """`[…, e]`, added to the timestep's embedding. None if the config has no `text_time`."""
+    mask: jax.Array | None = None
+    """bool `[…, n]`: the tokens that the UNet attends to. None: all."""
+
+    def masked_blocks(self) -> Sequence[BlockContext]:
+        """Return `blocks` with the mask in each layer."""
+        return [
+            [[layer._replace(mask=self.mask) for layer in layers] for layers in block]
+            for block in self.blocks
+        ]
+
+
+class UNet(nnx.Module):
+    """diffusers' UNet2DConditionModel."""
+
+    def __init__(self, config: UNetConfig) -> None:
+        self.config = config
+        width = config.block_out_channels[0]
+        levels = range(len(config.block_out_channels))
+        self.conv_in = conv(config.in_channels, width)
+        self.time_embedding = TimeEmbedding(width, 4 * width, config.time_cond_proj_dim)
+        text_time = config.text_time
+        self.add_embedding = TimeEmbedding(text_time.width, 4 * width) if text_time else None
+        self.down_blocks = nnx.List(DownBlock(config, level) for level in levels)
+        self.mid_block = MidBlock(config) if config.has_mid_block else None
+        self.up_blocks = nnx.List(UpBlock(config, index) for index in levels)
+        self.conv_norm_out = GroupNorm(width, config.norm_num_groups, config.norm_eps)
+        self.conv_out = conv(width, config.out_channels)
+
+    def project_context(
+        self,
+        encoder_hidden_states: jax.Array,
+        text_embeds: jax.Array | None = None,
+        time_ids: ArrayLike | Sequence[float] = (),
+    ) -> PromptContext:
+        """Return the keys and values of the prompt. They stay the same over all steps of a batch.
+
+        Args:
+            encoder_hidden_states: States of the text encoders `[…, n, d]`.
+            text_embeds: Pooled state of the prompt `[…, p]`, if the config has `text_time`.
+            time_ids: In that case also the numbers about the image, `[t]` for all prompts or
+                `[2, t]` for the negative prompt and the prompt: see `time_ids.py`.
+        """
+        blocks: list[DownBlock | MidBlock | UpBlock] = [*self.down_blocks]
+        blocks += [] if self.mid_block is None else [self.mid_block]
+        blocks += self.up_blocks
+        contexts = [
+            [transformer.project_context(encoder_hidden_states) for transformer in block.attentions]
+            for block in blocks
+        ]
+        text_time = self.config.text_time
+        if self.add_embedding is None or text_time is None or text_embeds is None:
+            return PromptContext(contexts, None)
+        numbers = jnp.asarray(time_ids, jnp.float32)
+        sinusoids = self._sinusoids(numbers.reshape(-1), text_time.sinusoids)
+        sinusoids = sinusoids.reshape(*numbers.shape[:-1], -1).astype(text_embeds.dtype)
+        sinusoids = jnp.broadcast_to(sinusoids, (*text_embeds.shape[:-1], sinusoids.shape[-1]))
+        text_and_numbers = jnp.concatenate([text_embeds, sinusoids], axis=-1)
+        return PromptContext(contexts, self.add_embedding(text_and_numbers))
+
+    def __call__(
+        self,
+        latents: jax.Array,
+        timesteps: jax.Array,
+        prompt: PromptContext,
+        guidance: jax.Array | None = None,
+    ) -> jax.Array:
+        """Return the prediction `[b, h, w, out_channels]`, in the dtype of `latents`.
+
+        Args:
+            latents: `[b, h, w, in_channels]`.
+            timesteps: float32 `[b]`.
+            prompt: From `project_context`.
+            guidance: The guidance scale, float32 `[b]`. Only UNets distilled from guidance read it.
+        """
+        # Timestep
+        sinusoids = self._sinusoids(timesteps, self.config.block_out_channels[0])
+        condition = self._embed_guidance(guidance, latents.dtype)
+        time = self.time_embedding(sinusoids.astype(latents.dtype), condition)  # [b, 4 * channels]
+        if prompt.text_time_embedding is not None:
+            time += prompt.text_time_embedding
+        # Down
+        contexts = iter(prompt.masked_blocks())
+        x = self.conv_in(latents)
+        skips = [x]
+        for down in self.down_blocks:
+            skips += down(skips[-1], time, next(contexts))
+        # Middle and up
+        x = skips[-1]
+        if self.mid_block is not None:
+            x = self.mid_block(x, time, next(contexts))
+        for up in self.up_blocks:
+            x = up(x, skips, time, next(contexts))
+        return normalize_and_convolve(self.conv_norm_out, self.conv_out, x)
+
+    def _embed_guidance(self, guidance: jax.Array | None, dtype: jnp.dtype) -> jax.Array | None:
+        """Return the sinusoids of the guidance scale w + 1 (Luo et al. 2023, section 4.2)."""
+        width = self.config.time_cond_proj_dim
+        if width is None or guidance is None:
+            return None
+        sinusoids = timestep_embedding(
+            1000 * (guidance - 1), width, flip_sin_to_cos=False, freq_shift=1
+        )
+        return sinusoids.astype(dtype)
+
+    def _sinusoids(self, numbers: jax.Array, width: int) -> jax.Array:
+        return timestep_embedding(
+            numbers,
+            width,
+            flip_sin_to_cos=self.config.flip_sin_to_cos,
+            freq_shift=self.config.freq_shift,
+        )

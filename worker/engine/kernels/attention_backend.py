@@ -1,0 +1,90 @@
+"""Choose the implementation of attention for a device.
+
+Input: the sizes and the dtype of a call, and a platform. Output: the name of an implementation in
+`worker.engine.kernels.attention`. It computes nothing.
+
+So far all ran on CPU only. The choices for TPU follow their compiler, which compiles every layer of
+the published models in a test; docs/tpu.md has its estimates. The choices for GPU follow the
+documented limits of cuDNN.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+MAX_SCORE_BYTES: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2**20}
+"""Bytes of float32 scores that one sequence may take at once, over all its heads. The finest layers
+of Stable Diffusion 1 take 537 MB at 512x512 and 8.6 GB at 1024x1024. On CPU the scores should fit
+the caches: at 512x512, blocks of 16 MiB took 0.60 s of CPU and 412 MiB of memory, all scores at
+once 0.98 s and 1,374 MiB. On other platforms the limit only saves memory."""
+TPU_LANES: Final = 128
+"""Columns of a TPU's registers. Blocks of the TPU kernel, and heads that are wider, are multiples
+of it."""
+_MAX_KEYS_WITHOUT_KERNEL: Final = 256
+"""With as many keys, plain matmuls take less than the kernel and the padding of heads of 160: a
+layer of Stable Diffusion 1 with 256 pixels 1.15 million cycles in place of 1.29 on v2, by the
+compiler's estimate."""
+_MAX_CUDNN_HEAD_DIM: Final = 128
+"""The widest head that cuDNN's kernel supports on all GPUs; on Hopper and later it is 256."""
+
+
+class Backend(StrEnum):
+    """The backend says which implementation computes attention."""
+
+    FOLDED = "folded"
+    """Plain batched matmuls with the heads folded into the batch. On CPU a step of a small UNet
+    takes 0.6 to 0.8 of the time that it takes with `jax.nn.dot_product_attention`."""
+    QUERY_BLOCKS = "query_blocks"
+    """`FOLDED` for one block of queries after another, so that scores stay within
+    `MAX_SCORE_BYTES`."""
+    CUDNN = "cudnn"
+    """`jax.nn.dot_product_attention` with cuDNN's fused kernel, which stores no scores."""
+    FLASH = "flash"
+    """Pallas' flash attention for TPU (Dao et al. 2022), which stores no scores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionSpec:
+    """The sizes and the dtype of an attention call. They determine its backend."""
+
+    queries: int
+    keys: int
+    heads: int
+    head_dim: int
+    dtype: DTypeLike
+    causal: bool = False
+    masked: bool = False
+    """Whether some keys may not count."""
+
+    @property
+    def score_bytes(self) -> int:
+        """Return the bytes of the scores of one sequence in float32."""
+        return 4 * self.heads * self.queries * self.keys
+
+
+def choose_backend(platform: str, spec: AttentionSpec) -> Backend:
+    """Choose the backend for a platform (`cpu`, `gpu` or `tpu`)."""
+    if platform == "gpu" and _fits_cudnn(spec) and not spec.masked:
+        return Backend.CUDNN
+    if platform == "tpu" and _fits_tpu_kernel(spec) and not spec.masked:
+        return Backend.FLASH
+    return Backend.FOLDED if spec.score_bytes <= MAX_SCORE_BYTES[platform] else Backend.QUERY_BLOCKS
+
+
+def _fits_cudnn(spec: AttentionSpec) -> bool:
+    half_precision = spec.dtype in (jnp.bfloat16, jnp.float16)
+    return half_precision and spec.head_dim % 8 == 0 and spec.head_dim <= _MAX_CUDNN_HEAD_DIM
+
+
+def _fits_tpu_kernel(spec: AttentionSpec) -> bool:
+    """Return whether queries and keys are whole blocks.
+
+    The 77 keys of a text are not. Padding them would cost more than their few scores. With few
+    keys, the padding of heads of 160 costs more than the kernel saves.
+    """
+    whole_blocks = spec.queries % TPU_LANES == 0 and spec.keys % TPU_LANES == 0
+    is_small = spec.head_dim > TPU_LANES and spec.keys <= _MAX_KEYS_WITHOUT_KERNEL
+    return whole_blocks and not is_small and spec.dtype in (jnp.bfloat16, jnp.float32)

@@ -1,0 +1,250 @@
+"""Convolve feature maps on TPU with a kernel of our own, written in Pallas.
+
+Input: a map of bfloat16, a 3x3 kernel, and what a network does just before and after: a group norm
+with SiLU, a bias, a residual. Output: the convolved map. It does not depend on the networks.
+
+Rows of the map are split into blocks. For each block, and one row above and below it, the kernel
+computes SiLU(x * scale + shift) in float32 and stores the rows three times side by side in the
+memory of the core: shifted by a column to either side, and as they are. Products over these
+`3 * channels` columns, one for each row of the 3x3 kernel, are then the convolution.
+
+Channels fill up the registers' columns, *lanes*: 320 of them take 384. Blocks are as wide as the
+lanes. What is in a lane without a channel is undefined when it is read, so that zeros replace it,
+and it is dropped when it is written.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from imagefleet.worker.engine.kernels.large_convolution import KERNEL_NAME, KernelSpec
+
+_PRODUCT_PIXELS: Final = 512
+"""Pixels of a product, where the block is that large. With fewer, loading the weights into the
+matrix unit would take longer than the product."""
+
+
+def convolve_by_kernel(
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array,
+    *,
+    spec: KernelSpec,
+    rows: int,
+    normalize: tuple[jax.Array, jax.Array] | None = None,
+    residual: jax.Array | None = None,
+) -> jax.Array:
+    """Convolve with a 3x3 kernel and padding 1; sums are in float32.
+
+    Args:
+        x: `[b, h, w, c]`.
+        kernel: `[3, 3, c, o]`, or that of `phase_kernels`, `[2, 2, 2, 2, c, o]`, which upsamples.
+        bias: `[b, o]`: one for each image.
+        spec: The sizes.
+        rows: Of a block. They divide the height.
+        normalize: Scale and shift, float32 `[b, c]` each. The map is then SiLU(x * scale + shift).
+        residual: `[b, h, w, o]`, which is added. It cannot be added to an upsampled map.
+
+    Returns:
+        `[b, h, w, o]`, or `[b, 2h, 2w, o]` of an upsampled map, in the dtype of `x`.
+    """
+    batch, height, width, _ = x.shape
+    factor = 2 if spec.upsamples else 1
+    scale, shift = (None, None) if normalize is None else (v[:, None] for v in normalize)
+    operands = _Operands(
+        before=x,
+        x=x,
+        after=x,
+        kernel=_matrices(kernel, spec),
+        bias=bias.astype(jnp.float32)[:, None],
+        scale=scale,
+        shift=shift,
+        residual=residual,
+    )
+    result: jax.Array = pl.pallas_call(
+        partial(
+            _compute_block,
+            rows=rows,
+            group=_product_rows(rows, width),
+            channels=spec.channels_in,
+        ),
+        out_shape=jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+            (batch, factor * height, factor * width, spec.channels_out), x.dtype
+        ),
+        grid=(batch, height // rows),
+        in_specs=[_block_specs(operands, spec, rows)],
+        out_specs=_rows_spec(factor * rows, factor * width, spec.lanes_out),
+        scratch_shapes=[pltpu.VMEM((rows + 2, width, 3 * spec.lanes_in), x.dtype)],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel"),
+            vmem_limit_bytes=spec.memory_bytes(rows) * 5 // 4,
+        ),
+        cost_estimate=pl.CostEstimate(
+            flops=batch * spec.flops,
+            bytes_accessed=2 * x.size + 2 * batch * height * width * spec.channels_out * factor**2,
+            transcendentals=0 if normalize is None else x.size,
+        ),
+        name=KERNEL_NAME,
+    )(operands)
+    return result
+
+
+def _matrices(kernel: jax.Array, spec: KernelSpec) -> jax.Array:
+    """Return the weights as the matrices of the products, with zeros in lanes without a channel."""
+    missing = (spec.lanes_in - spec.channels_in, spec.lanes_out - spec.channels_out)
+    before = [(0, 0)] * (kernel.ndim - 2)
+    filled = jnp.pad(kernel, [*before, *((0, count) for count in missing)])
+    taps = (2, 2, 2, 2) if spec.upsamples else (3, 3)
+    return filled.reshape(*taps[:-1], taps[-1] * spec.lanes_in, spec.lanes_out)
+
+
+def _product_rows(rows: int, width: int) -> int:
+    """Return the rows of a product: a divisor of the `rows` of a block."""
+    wanted = max(1, _PRODUCT_PIXELS // width)
+    return max(count for count in range(1, min(rows, wanted) + 1) if rows % count == 0)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class _Operands:
+    """The operands of the kernel: arrays, the blocks of them, or how they are split."""
+
+    before: Any
+    """The row above the block."""
+    x: Any
+    after: Any
+    """The row below it."""
+    kernel: Any
+    bias: Any
+    scale: Any
+    shift: Any
+    residual: Any
+
+
+def _rows_spec(rows: int, width: int, lanes: int) -> pl.BlockSpec:
+    return pl.BlockSpec((1, rows, width, lanes), lambda n, i: (n, i, 0, 0))
+
+
+def _whole_spec(array: jax.Array) -> pl.BlockSpec:
+    """Keep an array in the memory of the core, in one buffer."""
+    first = (0,) * array.ndim
+    return pl.BlockSpec(array.shape, lambda n, i: first, pipeline_mode=pl.Buffered(1))
+
+
+def _image_spec(lanes: int) -> pl.BlockSpec:
+    return pl.BlockSpec((1, 1, lanes), lambda n, i: (n, 0, 0))
+
+
+def _block_specs(operands: _Operands, spec: KernelSpec, rows: int) -> _Operands:
+    height, width = spec.height, spec.width
+    row = (1, 1, width, spec.lanes_in)
+    norm = None if operands.scale is None else _image_spec(spec.lanes_in)
+    result = _rows_spec(rows, width, spec.lanes_out)
+    return _Operands(
+        before=pl.BlockSpec(row, lambda n, i: (n, jnp.maximum(i * rows - 1, 0), 0, 0)),
+        x=_rows_spec(rows, width, spec.lanes_in),
+        after=pl.BlockSpec(row, lambda n, i: (n, jnp.minimum(i * rows + rows, height - 1), 0, 0)),
+        kernel=_whole_spec(operands.kernel),
+        bias=_image_spec(spec.lanes_out),
+        scale=norm,
+        shift=norm,
+        residual=None if operands.residual is None else result,
+    )
+
+
+def _compute_block(
+    operands: _Operands, out: Any, staged: Any, *, rows: int, group: int, channels: int
+) -> None:
+    """Compute one block. `staged [rows + 2, w, 3 lanes]` has the map as the products take it."""
+    multiply = _add_phases if operands.kernel.ndim == 5 else _add_products
+
+    def stage(row: jax.Array, _: None) -> None:
+        _stage_row(operands, staged, row, rows, channels)
+
+    def compute_group(index: jax.Array, _: None) -> None:
+        multiply(operands, staged, out, index * group, group)
+
+    jax.lax.fori_loop(0, rows + 2, stage, None)
+    jax.lax.fori_loop(0, rows // group, compute_group, None)
+
+
+def _stage_row(operands: _Operands, staged: Any, row: jax.Array, rows: int, channels: int) -> None:
+    """Store a row of the block three times. Row 0 is the one above the block."""
+    block, blocks = pl.program_id(1), pl.num_programs(1)
+    x = operands.x[0, jnp.clip(row - 1, 0, rows - 1)]
+    x = jnp.where(row == 0, operands.before[0, 0], x)
+    x = jnp.where(row == rows + 1, operands.after[0, 0], x).astype(jnp.float32)
+    if operands.scale is not None:
+        x = x * operands.scale[0] + operands.shift[0]
+        # x * sigmoid(x), in the one function of the two that TPUs have.
+        x *= 0.5 * jnp.tanh(0.5 * x) + 0.5
+    is_outside = ((row == 0) & (block == 0)) | ((row == rows + 1) & (block == blocks - 1))
+    x = jnp.where(is_outside, 0.0, x)
+    width, lanes = x.shape
+    if lanes > channels:
+        lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+        x = jnp.where(lane < channels, x, 0.0)
+    column = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
+    left = jnp.where(column == 0, 0.0, pltpu.roll(x, 1, 0))
+    right = jnp.where(column == width - 1, 0.0, pltpu.roll(x, width - 1, 0))
+    for part, shifted in enumerate((left, x, right)):
+        columns = slice(part * lanes, (part + 1) * lanes)
+        staged[row, :, columns] = shifted.astype(staged.dtype)
+
+
+def _sum_products(
+    staged: Any, first: jax.Array, count: int, columns: slice, kernels: list[Any]
+) -> jax.Array:
+    """Add the products of `count` rows, from `first` on, with the first of `kernels`, of the rows
+    below with the second, and so on. Returns float32 `[count * w, o]`."""
+    sums: jax.Array | None = None
+    for row, kernel in enumerate(kernels):
+        taken = staged[pl.ds(first + row, count), :, columns]
+        flat = taken.reshape(-1, taken.shape[2])
+        product = jnp.dot(flat, kernel, preferred_element_type=jnp.float32)
+        sums = product if sums is None else sums + product
+    assert sums is not None
+    return sums
+
+
+def _add_products(operands: _Operands, staged: Any, out: Any, first: jax.Array, count: int) -> None:
+    kernels = [operands.kernel[row] for row in range(3)]
+    sums = _sum_products(staged, first, count, slice(None), kernels) + operands.bias[0]
+    result = sums.reshape(count, -1, sums.shape[1])
+    if operands.residual is not None:
+        result += operands.residual[0, pl.ds(first, count)].astype(jnp.float32)
+    out[0, pl.ds(first, count)] = result.astype(out.dtype)
+
+
+def _add_phases(operands: _Operands, staged: Any, out: Any, first: jax.Array, count: int) -> None:
+    """Compute the rows and columns of an upsampled map: even ones (phase 0) and odd ones."""
+    lanes = staged.shape[2] // 3
+    for row_phase in range(2):
+        phases = []
+        for phase in range(2):
+            kernels = [operands.kernel[row_phase, phase, tap] for tap in range(2)]
+            columns = slice(phase * lanes, (phase + 2) * lanes)
+            sums = _sum_products(staged, first + row_phase, count, columns, kernels)
+            phases.append(sums + operands.bias[0])
+        pixels = _interleave(phases[0], phases[1], out.dtype)
+        pixels = pixels.reshape(count, -1, pixels.shape[1])
+        for row in range(count):
+            out[0, 2 * (first + row) + row_phase] = pixels[row]
+
+
+def _interleave(even: jax.Array, odd: jax.Array, dtype: Any) -> jax.Array:
+    """Interleave the rows of two arrays of float32 in bfloat16.
+
+    A register has the pixels 2n and 2n + 1 of a channel in the halves of one word.
+    """
+    low, high = (
+        jax.lax.bitcast_convert_type(x.astype(dtype).astype(jnp.float32), jnp.int32)
+        for x in (even, odd)
+    )
+    words = jax.lax.shift_right_logical(low, 16) | high
+    return pltpu.bitcast(words, dtype)

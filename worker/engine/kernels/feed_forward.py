@@ -1,0 +1,107 @@
+"""Choose which feed-forward layers a TPU computes with `feed_forward_kernel`, and run it.
+
+Input: the pixels of a transformer block and the weights of its last part. Output: the pixels after
+that part. Layers and weights are what they are for every other device.
+
+The kernel follows the estimates of the TPU compiler (docs/tpu.md). No TPU has run it. A test
+compares it with the formula in Pallas' interpreter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+
+from imagefleet.worker.engine.kernels.attention_backend import TPU_LANES
+from imagefleet.worker.engine.placement.mesh import (
+    compute_on_each_device,
+    devices_per_copy,
+    images_on_device,
+    target_device,
+)
+
+KERNEL_NAME: Final = "feed_forward"
+"""It is in the programs, so that `tools.tpu` finds the kernel there."""
+_V5E: Final = ("TPU v5 lite", "TPU v5e")
+_V6E: Final = ("TPU v6 lite", "TPU v6e")
+_MAX_CHANNELS_ON_V5E: Final = 640
+"""With more channels XLA's products are at the peak on v5e."""
+_MAX_BLOCK_VALUES: Final = 1024 * 1280
+"""Pixels times channels of a block, at most."""
+_MAX_BLOCK_PIXELS: Final = 2048
+_MIN_BLOCK_PIXELS: Final = 512
+"""With fewer, reading the weights takes longer than the products."""
+_CHUNKS: Final = (512, 640, 256)
+
+Activation = Callable[[jax.Array], jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class FeedForwardWeights:
+    """The weights of a layer norm and of the GEGLU layers after it."""
+
+    scale: Any
+    """`[c]`, of the layer norm, as is `shift`."""
+    shift: Any
+    proj_in: Any
+    """`[c, 2h]`: the values, then the gates."""
+    bias_in: Any
+    proj_out: Any
+    """`[h, c]`."""
+    bias_out: Any
+
+
+def uses_kernel(x: jax.Array, hidden: int) -> bool:
+    """Return whether the device of the program being traced uses the kernel.
+
+    Args:
+        x: `[b, n, c]`: the pixels.
+        hidden: The width of the hidden values.
+    """
+    _, length, channels = x.shape
+    kind = target_device().device_kind
+    suits_v5e = kind in _V5E and channels <= _MAX_CHANNELS_ON_V5E and channels % 64 == 0
+    suits_v6e = kind in _V6E and channels % TPU_LANES == 0
+    if not (suits_v5e or suits_v6e) or x.dtype != jnp.bfloat16 or devices_per_copy() > 1:
+        return False
+    has_chunks = any(hidden % chunk == 0 for chunk in _CHUNKS)
+    pixels = images_on_device(x) * length
+    return has_chunks and block_pixels(pixels, channels) >= _MIN_BLOCK_PIXELS
+
+
+def block_pixels(pixels: int, channels: int) -> int:
+    """Return the pixels of a block: of the multiples of 16 that divide `pixels`, the largest that
+    fits; 0 if none does.
+    """
+    most = min(pixels, _MAX_BLOCK_VALUES // channels, _MAX_BLOCK_PIXELS)
+    blocks = range(most - most % 16, 0, -16)
+    return next((block for block in blocks if pixels % block == 0), 0)
+
+
+def chunk_width(hidden: int) -> int:
+    """Return how many hidden values a chunk has."""
+    return next(chunk for chunk in _CHUNKS if hidden % chunk == 0)
+
+
+def add_feed_forward(
+    x: jax.Array, weights: FeedForwardWeights, *, epsilon: float, activation: Activation
+) -> jax.Array:
+    """Compute x + (value · activation(gate)) W₂ + b₂, where [value, gate] = norm(x) W₁ + b₁.
+
+    Args:
+        x: `[b, n, c]`: the pixels, of which each device has its own.
+        weights: Of the layers.
+        epsilon: Of the norm.
+        activation: Of the gates, float32.
+
+    Returns:
+        `[b, n, c]`.
+    """
+    from imagefleet.worker.engine.kernels.feed_forward_kernel import feed_forward_by_kernel
+
+    compute = partial(feed_forward_by_kernel, epsilon=epsilon, activation=activation)
+    return compute_on_each_device(compute, x, weights, whole=[1])

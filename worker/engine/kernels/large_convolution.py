@@ -1,0 +1,199 @@
+"""Choose which convolutions a TPU computes with the kernel of `convolution_kernel`, and run it.
+
+Input: a feature map, the weights, and what a network does just before and after. Output: the
+convolved map. Layers and weights are what they are for every other device.
+
+The kernel follows the estimates of the TPU compiler (docs/tpu.md). No TPU has run it. A test
+compares it with the formula in Pallas' interpreter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from imagefleet.worker.engine.kernels.attention_backend import TPU_LANES
+from imagefleet.worker.engine.placement.mesh import (
+    compute_on_each_device,
+    devices_per_copy,
+    images_on_device,
+    target_device,
+)
+
+KERNEL_NAME: Final = "convolution_of_rows"
+"""It is in the programs, so that `tools.tpu` finds the kernel there."""
+_MEMORY_BYTES: Final = {
+    "TPU v4": 12 * 2**20,
+    "TPU v5 lite": 40 * 2**20,
+    "TPU v5e": 40 * 2**20,
+    "TPU v5": 40 * 2**20,
+    "TPU v5p": 40 * 2**20,
+    "TPU v6 lite": 24 * 2**20,
+    "TPU v6e": 24 * 2**20,
+}
+"""By kind of device: bytes of a core's memory that the kernel may use. v4 has 16 MiB, v5p 64 and
+the others 128. What one kernel uses is kept free in the whole program, where v6e needs it: with
+40 MiB its transformers of 1,280 channels move their widest arrays to the main memory. The compiler
+of v2 and v3 refuses products of bfloat16 in kernels."""
+_MIN_PIXELS: Final = 128 * 128
+"""Of the result."""
+_MIN_PIXELS_OF_FEW: Final = {
+    "TPU v4": 32 * 32,
+    "TPU v5": 32 * 32,
+    "TPU v5p": 32 * 32,
+    "TPU v6 lite": 32 * 32,
+    "TPU v6e": 32 * 32,
+}
+"""The same for up to `MAX_FEW_MAPS` maps, by kind of device. The kernel takes 0.5 of the cycles of
+XLA's convolutions, and on v6e 0.6 of those of products of whole maps (`convolution`). On v5e these
+products are as fast as the kernel."""
+MAX_FEW_MAPS: Final = 4
+"""From 8 maps on a device, XLA's convolution need not move columns into the batch."""
+_MIN_CHANNELS: Final = 64
+"""Of the map that is read. Products of fewer would leave more than half of the matrix unit empty:
+these are the first convolutions of the networks, with 3 to 9 channels."""
+_PACKED_ROWS: Final = 16
+"""Rows of bfloat16 in a register. The width of a map must be a multiple of it."""
+_MAX_BLOCK_ROWS: Final = 8
+"""Rows of a block, at most. The two rows beside a block are read and normalised twice."""
+_PRODUCT_BYTES: Final = 4 * 4 * 512
+"""For each channel of the result: float32 sums of 512 pixels, and what the compiler keeps beside
+them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSpec:
+    """The sizes of a convolution by the kernel, for one image."""
+
+    height: int
+    """Of the map that is read, as is `width`."""
+    width: int
+    channels_in: int
+    channels_out: int
+    upsamples: bool = False
+    """Whether the map is upsampled by 2 before the convolution, in four phases."""
+    has_residual: bool = False
+
+    @property
+    def lanes_in(self) -> int:
+        """Return the columns of the registers that the channels of the map take."""
+        return _fill_up(self.channels_in)
+
+    @property
+    def lanes_out(self) -> int:
+        """Return the columns of the registers that the channels of the result take."""
+        return _fill_up(self.channels_out)
+
+    @property
+    def taps(self) -> int:
+        """Return the number of products of a pixel of the map."""
+        return 16 if self.upsamples else 9
+
+    @property
+    def flops(self) -> int:
+        """Return the FLOPs of the products: each pixel of the map meets each weight once."""
+        return 2 * self.height * self.width * self.taps * self.channels_in * self.channels_out
+
+    def memory_bytes(self, rows: int) -> int:
+        """Return the bytes of a core's memory that blocks of so many rows take."""
+        weights = self.taps * self.lanes_in * self.lanes_out
+        row_in = 2 * self.width * self.lanes_in
+        row_out = 2 * self.width * self.lanes_out * (4 if self.upsamples else 1)
+        # While a block is computed, the next one is read and the one before is written.
+        blocks = 2 * ((rows + 2) * row_in + rows * row_out * (1 + self.has_residual))
+        sums = self.lanes_out * max(_PRODUCT_BYTES, 4 * 4 * self.width)
+        return 2 * weights + blocks + 3 * (rows + 2) * row_in + sums
+
+
+def _fill_up(channels: int) -> int:
+    return -(-channels // TPU_LANES) * TPU_LANES
+
+
+def has_kernel(device_kind: str, dtype: DTypeLike, model: int) -> bool:
+    """Return whether large maps get the kernel.
+
+    Args:
+        device_kind: As JAX names it.
+        dtype: Of the maps.
+        model: The number of devices that share one copy of the weights.
+    """
+    return device_kind in _MEMORY_BYTES and dtype == jnp.bfloat16 and model == 1
+
+
+def block_rows(device_kind: str, spec: KernelSpec, maps: int) -> int | None:
+    """Return the rows of a block. None: this kind of device does not use the kernel.
+
+    Args:
+        device_kind: As JAX names it.
+        spec: Of a convolution of bfloat16.
+        maps: That a device has of this size.
+    """
+    few_pixels = _MIN_PIXELS_OF_FEW.get(device_kind, _MIN_PIXELS)
+    min_pixels = few_pixels if maps <= MAX_FEW_MAPS else _MIN_PIXELS
+    is_large = spec.height * spec.width * (4 if spec.upsamples else 1) >= min_pixels
+    if not is_large or spec.channels_in < _MIN_CHANNELS or spec.width % _PACKED_ROWS:
+        return None
+    limit = _MEMORY_BYTES.get(device_kind, 0)
+    candidates = range(_MAX_BLOCK_ROWS, 1, -1)
+    fitting = (rows for rows in candidates if spec.height % rows == 0)
+    return next((rows for rows in fitting if spec.memory_bytes(rows) <= limit), None)
+
+
+def find_kernel(
+    x: jax.Array, kernel: jax.Array, *, upsamples: bool = False, has_residual: bool = False
+) -> Callable[..., jax.Array] | None:
+    """Return the function that convolves such a map on the device of the program being traced.
+
+    Args:
+        x: `[b, h, w, c]`.
+        kernel: `[3, 3, c, o]`, of a convolution with padding 1 and stride 1.
+        upsamples: Whether the map is upsampled by 2 first.
+        has_residual: Whether a map is added to the result.
+
+    Returns:
+        A function with the arguments of `convolve_large` but `spec` and `rows`. None: the device
+        does not use the kernel for this map.
+    """
+    device_kind = target_device().device_kind
+    if not has_kernel(device_kind, x.dtype, devices_per_copy()):
+        return None
+    _, height, width, channels = x.shape
+    spec = KernelSpec(
+        height=height,
+        width=width,
+        channels_in=channels,
+        channels_out=kernel.shape[-1],
+        upsamples=upsamples,
+        has_residual=has_residual,
+    )
+    rows = block_rows(device_kind, spec, images_on_device(x))
+    return None if rows is None else partial(convolve_large, spec=spec, rows=rows)
+
+
+def convolve_large(
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array,
+    *,
+    spec: KernelSpec,
+    rows: int,
+    normalize: tuple[jax.Array, jax.Array] | None = None,
+    residual: jax.Array | None = None,
+) -> jax.Array:
+    """Run the kernel on each device, with the images that it has.
+
+    The arguments are those of `convolution_kernel.convolve_by_kernel`; `bias` may also be `[o]`.
+    """
+    from imagefleet.worker.engine.kernels.convolution_kernel import convolve_by_kernel
+
+    def compute(x: Any, kernel: Any, bias: Any, normalize: Any, residual: Any) -> jax.Array:
+        return convolve_by_kernel(
+            x, kernel, bias, spec=spec, rows=rows, normalize=normalize, residual=residual
+        )
+
+    bias = jnp.broadcast_to(bias, (len(x), kernel.shape[-1]))
+    return compute_on_each_device(compute, x, kernel, bias, normalize, residual, whole=[1])

@@ -1,0 +1,164 @@
+"""Compute attention on TPUs with the heads side by side in the registers.
+
+Input: queries, keys and values whose heads are packed, and the sizes of a layer. Output: the
+attended values, packed like the values. Layers and weights are what they are for other devices.
+
+A TPU's registers have 128 columns, *lanes*. Pallas' kernel takes one head after another, so heads
+of 40 channels are copied into registers of their own before it, and back after it. Here the
+projections write three heads of 40 into each 128 lanes of the keys and 128 rows of the queries,
+and each head of the values into rows of its own. `packed_attention_kernel` reads them there. With
+LoRA of jobs, the heads are moved after the projection.
+docs/tpu.md has the estimates of the TPU compiler. No TPU has run it.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import jax
+import jax.numpy as jnp
+
+from imagefleet.worker.engine.kernels.attention_backend import TPU_LANES, AttentionSpec
+from imagefleet.worker.engine.placement.mesh import (
+    compute_on_each_device,
+    devices_per_copy,
+    target_device,
+)
+
+KERNEL_NAME: Final = "packed_attention"
+"""It is in the programs, followed by the number of heads and their width, so that `tools.tpu` finds
+the kernel."""
+_ROWS_MULTIPLE: Final = 16
+"""Rows of a register of bfloat16."""
+_MAX_LANES_PER_CHANNEL: Final = 1.25
+"""Heads are packed if the lanes are then nearly full: heads of 40 take 384 lanes for 320 channels,
+heads of 64 as many as there are channels. Heads of 80 would take 1,024 lanes for 640 channels, and
+the projections would take longer than the copies."""
+_MAX_KEYS_OF_ODD_BLOCK: Final = TPU_LANES
+"""At most so many keys may be one block whose length is no multiple of 128, as the 77 of a text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadPacking:
+    """The places of the heads of a layer.
+
+    Keys have as many whole heads in each 128 lanes as fit, a *tile*, and queries have the same in
+    each 128 rows. Values have a multiple of 16 rows for each head.
+    """
+
+    heads: int
+    head_dim: int
+
+    @property
+    def fills_lanes(self) -> bool:
+        """Return whether the lanes of the keys are nearly full."""
+        fits = self.head_dim < TPU_LANES
+        return fits and self.lanes <= _MAX_LANES_PER_CHANNEL * self.heads * self.head_dim
+
+    @property
+    def heads_per_tile(self) -> int:
+        """Return the number of heads in 128 lanes."""
+        return TPU_LANES // self.head_dim
+
+    @property
+    def tiles(self) -> int:
+        """Return how often 128 lanes are needed."""
+        return -(-self.heads // self.heads_per_tile)
+
+    @property
+    def lanes(self) -> int:
+        """Return the number of lanes of the keys, which is that of the rows of the queries."""
+        return self.tiles * TPU_LANES
+
+    @property
+    def rows_per_head(self) -> int:
+        """Return the rows of a head of the values, a multiple of 16."""
+        return -(-self.head_dim // _ROWS_MULTIPLE) * _ROWS_MULTIPLE
+
+    @property
+    def rows_with_sum(self) -> int:
+        """Return the rows of a head in the kernel. One or more is spare, for its softmax."""
+        return (self.head_dim // _ROWS_MULTIPLE + 1) * _ROWS_MULTIPLE
+
+    def rows_of(self, head: int) -> slice:
+        """Return the rows of the values of a head of a tile."""
+        return slice(head * self.rows_per_head, (head + 1) * self.rows_per_head)
+
+    def pack_lanes(self, array: jax.Array) -> jax.Array:
+        """Put the last axis, `heads * head_dim`, in the order of the lanes; the others are 0."""
+        before = array.shape[:-1]
+        slots = self.tiles * self.heads_per_tile
+        by_head = array.reshape(*before, self.heads, self.head_dim)
+        by_tile = _pad(by_head, axis=-2, length=slots).reshape(*before, self.tiles, -1)
+        return _pad(by_tile, axis=-1, length=TPU_LANES).reshape(*before, self.lanes)
+
+    def pack_rows(self, array: jax.Array) -> jax.Array:
+        """Put the last axis, `heads * head_dim`, in the order of the values' rows; others are 0."""
+        before = array.shape[:-1]
+        by_head = array.reshape(*before, self.heads, self.head_dim)
+        return _pad(by_head, axis=-1, length=self.rows_per_head).reshape(*before, -1)
+
+    def unpack_rows(self, array: jax.Array) -> jax.Array:
+        """Put the last axis, in the order of `pack_rows`, back to `heads * head_dim`."""
+        before = array.shape[:-1]
+        by_head = array.reshape(*before, self.heads, self.rows_per_head)
+        return by_head[..., : self.head_dim].reshape(*before, -1)
+
+
+def _pad(array: jax.Array, *, axis: int, length: int) -> jax.Array:
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, length - array.shape[axis])
+    return jnp.pad(array, widths)
+
+
+def packing_of(spec: AttentionSpec) -> HeadPacking | None:
+    """Return how a TPU packs the heads of a layer. None: it does not compute it in this way."""
+    packing = HeadPacking(heads=spec.heads, head_dim=spec.head_dim)
+    has_blocks = spec.queries % TPU_LANES == 0 and (
+        spec.keys % TPU_LANES == 0 or spec.keys <= _MAX_KEYS_OF_ODD_BLOCK
+    )
+    is_packed = (
+        has_blocks
+        and packing.fills_lanes
+        and not (spec.masked or spec.causal)
+        and spec.dtype in (jnp.bfloat16, jnp.float32)
+    )
+    return packing if is_packed else None
+
+
+def find_packing(x: jax.Array, *, keys: int, heads: int) -> HeadPacking | None:
+    """Return how the device of the program being traced packs the heads of a layer.
+
+    Args:
+        x: `[b, n, heads * head_dim]`: what the queries are projected from.
+        keys: Their number for each image. All of them count.
+        heads: Of the layer.
+
+    Returns:
+        None: the device does not compute this layer in this way.
+    """
+    _, queries, channels = x.shape
+    if target_device().platform != "tpu" or devices_per_copy() > 1:
+        return None
+    head_dim = channels // heads
+    return packing_of(
+        AttentionSpec(queries=queries, keys=keys, heads=heads, head_dim=head_dim, dtype=x.dtype)
+    )
+
+
+def attend_packed(q: jax.Array, k: jax.Array, v: jax.Array, packing: HeadPacking) -> jax.Array:
+    """Compute softmax(q kᵀ / √d) v per head, with the images that each device has.
+
+    Args:
+        q: `[batch, lanes, n]`: the queries by `pack_lanes`, transposed.
+        k: `[batch, m, lanes]`: the keys by `pack_lanes`.
+        v: `[batch, rows, m]`: the values by `pack_rows`, transposed.
+        packing: Of the heads.
+
+    Returns:
+        `[batch, rows, n]`: like the values. The spare rows are not 0.
+    """
+    from imagefleet.worker.engine.kernels.packed_attention_kernel import attend_by_kernel
+
+    compute = partial(attend_by_kernel, packing=packing)
+    return compute_on_each_device(compute, q, k, v)

@@ -1,0 +1,179 @@
+"""Plan a model for a TPU host that is not here: which meshes and batches fit, and how fast.
+
+Input: a checkpoint's configs and a host. Output: for each mesh and size of a batch the memory that
+a device needs, by the account of the worker's memory check, and an estimated time. It reads no
+weights and needs no TPU.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+import numpy as np
+from flax import nnx
+
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.flops import ImageFlops, image_flops
+from imagefleet.worker.engine.families.stable_diffusion.memory import MemoryNeed, memory_need
+from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
+from imagefleet.worker.engine.loading.read_model import (
+    choose_dtype,
+    choose_shapes,
+    default_parameters,
+)
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.placement.tpu_hosts import TpuHost
+
+STEP_SHARE: Final = 0.47
+"""The share of the peak at which a step runs, by the TPU compiler's estimate: Stable Diffusion 1.4
+at 512x512 on v5e, one image a device, 1.52 TFLOP in 16.4 ms (docs/tpu.md)."""
+DECODE_SHARE: Final = 0.47
+"""The same of the decoder: 2.13 TFLOP in 23.1 ms."""
+_PLATFORM: Final = "tpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """A mesh and a size of its batch."""
+
+    data: int
+    model: int
+    per_device_batch: int
+    """Images that each copy of the weights denoises at a time."""
+    need: MemoryNeed
+    fits: bool
+    step_seconds: Mapping[Shape, float]
+    """Estimates, of a step with guidance."""
+
+    @property
+    def mesh(self) -> str:
+        """Return the setting `mesh`."""
+        return f"data={self.data},model={self.model}"
+
+    @property
+    def images(self) -> int:
+        """Return the images of a batch."""
+        return self.data * self.per_device_batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPlan:
+    """What a host can do with a model."""
+
+    host: TpuHost
+    dtype: np.dtype[Any]
+    shapes: tuple[Shape, ...]
+    streams: bool
+    """Whether the memory is that of streams instead of whole batches."""
+    steps: int
+    """The model's default."""
+    batches: tuple[BatchPlan, ...]
+    """By mesh, then by size. The last of each mesh does not fit, unless it is the largest that the
+    worker allows."""
+    images_per_second: Mapping[Shape, float]
+    """Estimates, of the whole host at the default steps, while its batches are full."""
+
+
+def plan_host(
+    folder: Path,
+    host: TpuHost,
+    *,
+    shapes: Sequence[Shape] = (),
+    dtype: str | None = None,
+    options: ModelOptions | None = None,
+    max_per_device_batch: int,
+) -> HostPlan:
+    """Plan the model in `folder` for a host.
+
+    Args:
+        folder: In the diffusers format. Only its configs are read.
+        host: It need not be here.
+        shapes: Image sizes that the worker would compile. Empty: the model's native size.
+        dtype: `float32` or `bfloat16`. None: bfloat16.
+        options: Whether the safety checker runs, and whether the worker would run streams.
+        max_per_device_batch: The largest batch to plan for.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+        ConfigurationError: the model does not support a shape or dtype.
+    """
+    # The count of FLOPs traces the networks on a CPU. On a TPU host, JAX would take the TPU.
+    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+    files = open_checkpoint(folder)
+    options = options or ModelOptions()
+    configs = Configs.read(files, safety_checker=options.safety_checker)
+    shapes = choose_shapes(shapes, configs)
+    steps, _ = default_parameters(files, configs.family)
+    networks = abstract_networks(configs)
+    chunks = max(1, options.prompt_chunks)
+    flops = {shape: image_flops(configs, networks, shape, chunks) for shape in shapes}
+    planner = _Planner(configs, networks, host, choose_dtype(dtype, _PLATFORM), flops, options)
+    return HostPlan(
+        host=host,
+        dtype=planner.dtype,
+        shapes=shapes,
+        streams=options.streams,
+        steps=steps,
+        batches=tuple(planner.batches(max_per_device_batch)),
+        images_per_second={
+            shape: host.devices / image_seconds(each, host, steps) for shape, each in flops.items()
+        },
+    )
+
+
+def image_seconds(flops: ImageFlops, host: TpuHost, steps: int) -> float:
+    """Estimate the seconds that one device takes for an image."""
+    step = (flops.text + steps * flops.step) / STEP_SHARE
+    return (step + flops.decode / DECODE_SHARE) / host.generation.flops
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """The planner knows what all batches have in common."""
+
+    configs: Configs
+    networks: Mapping[str, nnx.Module]
+    host: TpuHost
+    dtype: np.dtype[Any]
+    flops: Mapping[Shape, ImageFlops]
+    options: ModelOptions
+
+    def batches(self, limit: int) -> Iterator[BatchPlan]:
+        """Yield for each mesh batches of 1, 2, 4 … images a copy, up to one that is too large."""
+        for model in range(1, self.host.devices + 1):
+            if self.host.devices % model:
+                continue
+            batch, fits = 1, True
+            while fits and batch <= limit:
+                planned = self._batch(model, batch)
+                yield planned
+                batch, fits = 2 * batch, planned.fits
+
+    def _batch(self, model: int, per_device_batch: int) -> BatchPlan:
+        need = memory_need(
+            self.configs,
+            self.networks,
+            tuple(self.flops),
+            model=model,
+            per_device_batch=per_device_batch,
+            dtype=self.dtype,
+            platform=_PLATFORM,
+            device_kind=self.host.generation.device_kind,
+            streams=self.options.streams,
+            prompt_chunks=self.options.prompt_chunks,
+        )
+        peak = self.host.generation.flops * STEP_SHARE * model
+        return BatchPlan(
+            data=self.host.devices // model,
+            model=model,
+            per_device_batch=per_device_batch,
+            need=need,
+            fits=need.total <= self.host.generation.memory_bytes,
+            step_seconds={
+                shape: per_device_batch * flops.step / peak for shape, flops in self.flops.items()
+            },
+        )

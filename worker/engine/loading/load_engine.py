@@ -1,0 +1,138 @@
+"""Load an engine. This is the entry point of the package.
+
+Importing this module does not import JAX; loading a real model does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.storage.folder import FolderStore
+from imagefleet.worker.engine.contract.interface import Engine, Shape
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine, is_fake
+from imagefleet.worker.engine.options.mesh_spec import MeshSpec
+from imagefleet.worker.engine.options.model_options import ModelOptions
+
+if TYPE_CHECKING:
+    from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
+    from imagefleet.worker.engine.placement.mesh import Placement
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedExecutables:
+    """The store in which hosts share executables, and the secret that signs them."""
+
+    store: ObjectStore | None = None
+    """None: executables stay in `cache_dir`."""
+    secret: str = field(default="", repr=False)
+    """The key of the signature, in `cache_dir` also. A store needs one."""
+
+    def require_secret(self) -> None:
+        """Require a secret if there is a store.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        if self.store is not None and not self.secret:
+            raise ConfigurationError(
+                "IMAGEFLEET_PROGRAMS_URL needs IMAGEFLEET_PROGRAMS_SECRET, any long random text "
+                "that all workers share: the files there are code, and the secret signs them"
+            )
+
+
+def load_engine(
+    model: str,
+    *,
+    shapes: Sequence[Shape] | None = None,
+    per_device_batch: int = 1,
+    mesh: str | None = None,
+    devices: int | None = None,
+    dtype: str | None = None,
+    cache_dir: Path,
+    shared_executables: SharedExecutables | None = None,
+    max_num_inference_steps: int = 100,
+    options: ModelOptions | None = None,
+) -> Engine:
+    """Load a model and place it on this host's devices. Then call `warm` or `open_streams`.
+
+    Args:
+        model: `shapes` (bundled), a folder in diffusers format, a Hub id, a file in the original
+            layout that ends in `.safetensors`, or
+            `fake[:seconds=0.05,capacity=8]`.
+        shapes: Image sizes to compile, the default first. None: the model's native size.
+        per_device_batch: Images that one copy of the weights denoises at a time.
+        mesh: `data=4,model=2`: 4 copies of the weights, each shared by 2 devices. None: one copy on
+            every device.
+        devices: The number of local devices to use; on CPU as many virtual devices are made. None:
+            all devices, on CPU 8 virtual devices.
+        dtype: `float32` or `bfloat16`. None: bfloat16 on accelerators, float32 on CPU.
+        cache_dir: The folder for compiled programs. It is made private to this user, and refused if
+            another user could put programs there.
+        shared_executables: Where hosts share executables. None: nowhere.
+        max_num_inference_steps: The number of steps of the longest schedule.
+        options: The scheduler, the safety checker, LoRAs, streams. None: as the checkpoint has it,
+            and whole batches.
+
+    Raises:
+        CheckpointError: the model cannot be found, read or run.
+        ConfigurationError: this host or this model does not support a setting.
+    """
+    if is_fake(model):
+        options = options or ModelOptions()
+        return FakeEngine.parse(
+            model,
+            shapes=shapes,
+            max_num_inference_steps=max_num_inference_steps,
+            job_loras=options.job_loras,
+            prompt_chunks=options.prompt_chunks,
+        )
+    from imagefleet.worker.engine.compile.jax_compilation_cache import use_cache
+    from imagefleet.worker.engine.loading.build_engine import load_stable_diffusion
+    from imagefleet.worker.engine.loading.find_checkpoint import ModelIdentity, find_checkpoint
+    from imagefleet.worker.engine.loading.read_model import ModelSetup
+    from imagefleet.worker.engine.placement.mesh import Placement, start_backend
+
+    shared = shared_executables or SharedExecutables()
+    shared.require_secret()
+    mesh_spec = MeshSpec.parse(mesh, devices)
+    folder, options = find_checkpoint(model), options or ModelOptions()
+    setup = ModelSetup.read(folder, shapes or (), options)
+    start_backend(mesh_spec.devices)
+    use_cache(cache_dir)
+    placement = Placement.of(mesh_spec.devices, mesh_spec.model)
+    return load_stable_diffusion(
+        setup,
+        identity=ModelIdentity.of(model, folder),
+        placement=placement,
+        per_device_batch=per_device_batch,
+        dtype=dtype,
+        max_num_inference_steps=max_num_inference_steps,
+        options=options,
+        executable_cache=executable_cache_of(folder, placement, cache_dir, shared),
+    )
+
+
+def executable_cache_of(
+    model: Path, placement: "Placement", cache_dir: Path, shared: SharedExecutables
+) -> "ExecutableCache":
+    """Return the cache of a model's executables.
+
+    Args:
+        model: The folder of the checkpoint, or its file.
+        placement: Its devices may be absent.
+        cache_dir: The folder for compiled programs.
+        shared: Where hosts share executables.
+    """
+    from imagefleet.worker.engine.checkpoint.checkpoint_files import config_digest
+    from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, environment
+    from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
+
+    return ExecutableCache(
+        [store for store in (FolderStore(cache_dir / "executables"), shared.store) if store],
+        {**environment(placement), "model": config_digest(open_checkpoint(model).folder)},
+        placement.mesh.devices.flatten().tolist(),
+        shared.secret.encode(),
+    )

@@ -1,0 +1,45 @@
+"""Scale latents between the autoencoder and the UNet.
+
+Input: latents `[…, c]` of one of them. Output: the latents that the other one takes.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+
+from imagefleet.worker.engine.networks.vae import VaeConfig
+
+
+@dataclass(frozen=True)
+class LatentScale:
+    """How a model scales the latents of its autoencoder."""
+
+    factor: float
+    mean: tuple[float, ...] | None = None
+    """By channel, of the unscaled latents. None: they are only multiplied by the factor."""
+    std: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, config: VaeConfig) -> Self:
+        """Return the scale of an autoencoder."""
+        return cls(config.scaling_factor, config.latents_mean, config.latents_std)
+
+    def describe(self) -> str:
+        """Return the scale in words that are equal for equal scales: `scaling_factor=0.13025`."""
+        fields = {"latents_mean": self.mean, "latents_std": self.std}
+        given = [f"{name}={list(values)}" for name, values in fields.items() if values is not None]
+        return ", ".join([f"scaling_factor={self.factor}", *given])
+
+    def scale(self, latents: jax.Array) -> jax.Array:
+        """Return the UNet's latents for those of the encoder."""
+        if self.mean is None or self.std is None:
+            return latents * self.factor
+        return (latents - jnp.array(self.mean)) * self.factor / jnp.array(self.std)
+
+    def unscale(self, latents: jax.Array) -> jax.Array:
+        """Return the decoder's latents for those of the UNet."""
+        if self.mean is None or self.std is None:
+            return latents / self.factor
+        return latents * jnp.array(self.std) / self.factor + jnp.array(self.mean)

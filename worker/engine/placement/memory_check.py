@@ -1,0 +1,89 @@
+"""Check whether a model fits the devices, before its weights are read.
+
+Input: the bytes that a device needs, and the devices. Output: nothing, or an error that says how
+much memory is needed, how much is free and which settings to change. The same error replaces the
+runtime's own when the estimate was too low.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import jax
+
+from imagefleet.shared.errors import TooLittleMemory
+from imagefleet.worker.engine.families.stable_diffusion.memory import MemoryNeed
+from imagefleet.worker.engine.placement.mesh import Placement
+
+_GIB: Final = 2**30
+_EXHAUSTED: Final = "RESOURCE_EXHAUSTED"
+_CGROUP: Final = Path("/sys/fs/cgroup")
+_MEMINFO: Final = Path("/proc/meminfo")
+_ADVICE: Final = (
+    "a smaller IMAGEFLEET_PER_DEVICE_BATCH, smaller IMAGEFLEET_SHAPES, IMAGEFLEET_DTYPE=bfloat16, "
+    "or more devices a copy, as in IMAGEFLEET_MESH=data=4,model=2"
+)
+
+
+def require_memory(need: MemoryNeed, placement: Placement) -> None:
+    """Require that the model fits. Passes if the runtime does not report its memory.
+
+    Raises:
+        TooLittleMemory: the model does not fit.
+    """
+    device = placement.mesh.devices.flat[0]
+    if placement.platform == "cpu":
+        # Virtual devices share the host's memory, but each has its own copy of all arrays.
+        check_available(need.total * placement.mesh.size, host_memory(), "host")
+    else:
+        stats = device.memory_stats() or {}
+        limit = stats.get("bytes_limit")
+        free = None if limit is None else limit - stats.get("bytes_in_use", 0)
+        check_available(need.total, free, device.device_kind)
+
+
+def check_available(needed: int, available: int | None, where: str) -> None:
+    """Compare bytes; `available` is None if unknown.
+
+    Raises:
+        TooLittleMemory: more bytes are needed than are available.
+    """
+    if available is not None and needed > available:
+        raise TooLittleMemory(
+            f"the model needs about {needed / _GIB:.1f} GiB and the {where} has "
+            f"{available / _GIB:.1f} GiB free; try {_ADVICE}"
+        )
+
+
+def host_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
+    """Return the bytes that this process can still allocate; None if unknown.
+
+    This is the smaller of the host's free memory and the rest of the container's limit (cgroup v2).
+    """
+    free = []
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        free.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    limit, used = cgroup / "memory.max", cgroup / "memory.current"
+    if limit.exists() and limit.read_text().strip() != "max":
+        free.append(int(limit.read_text()) - int(used.read_text()))
+    return min(free, default=None)
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Convert the runtime's `RESOURCE_EXHAUSTED` to `TooLittleMemory`.
+
+    Use it around the compilation and the first run of programs.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = error if isinstance(error, jax.errors.JaxRuntimeError) else error.__cause__
+        if not isinstance(cause, jax.errors.JaxRuntimeError) or _EXHAUSTED not in str(cause):
+            raise
+        reason = str(cause).strip().splitlines()[0]
+        raise TooLittleMemory(
+            f"the devices have too little memory for this model and batch ({reason}); try {_ADVICE}"
+        ) from error

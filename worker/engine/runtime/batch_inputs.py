@@ -1,0 +1,251 @@
+"""Build the input arrays of a batch from `ImageSpec`s.
+
+Input: at most as many specs as there are slots. Output: full-sized `BatchInputs` and `InitImages`
+in numpy. Slots without a spec are padding: their `calls` are 0, so no step changes them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagefleet.shared.jobs.prompt_weights import pieces_of
+from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import UnetImage
+from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitImages, InitLatents
+from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
+from imagefleet.worker.engine.sampling.step_tables import StepTables
+from imagefleet.worker.engine.schedulers.coefficients import COLUMNS, CoefficientTable
+from imagefleet.worker.engine.schedulers.registry import max_calls
+from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmptyBatch:
+    """A batch in which every slot is padding. Its arrays have the shapes of every batch."""
+
+    slots: int
+    calls: int
+    """The most calls of the UNet that a job may need."""
+    token_shape: tuple[int, int]
+    """That of a prompt: the number of text encoders, and of tokens."""
+    latent_channels: int
+    pixels_per_latent: int
+    loras: int = 0
+    """The number of LoRA that jobs may use."""
+    unet_image: UnetImage = UnetImage.NONE
+    prompt_chunks: int = 0
+    """The most chunks of a prompt with weights. 0: there are no such prompts."""
+
+    @classmethod
+    def of(
+        cls,
+        programs: DiffusionPrograms,
+        slots: int,
+        token_shape: tuple[int, int],
+        max_steps: int,
+        loras: int = 0,
+        prompt_chunks: int = 0,
+    ) -> Self:
+        """Return the batch of these programs. `max_steps` is the most that a job may ask for."""
+        return cls(
+            slots=slots,
+            calls=max_calls(max_steps),
+            token_shape=token_shape,
+            latent_channels=programs.latent_channels,
+            pixels_per_latent=programs.pixels_per_latent,
+            loras=loras,
+            unet_image=programs.unet_image,
+            prompt_chunks=prompt_chunks,
+        )
+
+    def inputs(self) -> BatchInputs:
+        """Return the inputs of the batch."""
+        slots, is_edited = self.slots, self.unet_image is UnetImage.EDITED
+        encoders, length = self.token_shape
+        token_shape = (slots, 2, encoders, max(1, self.prompt_chunks), length)
+        return BatchInputs(
+            tokens=np.zeros(token_shape, np.int32),
+            has_negative=np.zeros(slots, np.bool_),
+            clip_skip=np.zeros(slots, np.int32),
+            key=np.zeros((slots, 2), np.uint32),
+            image_index=np.zeros(slots, np.uint32),
+            initial_mix=np.zeros((slots, 2), np.float32),
+            guidance=np.ones(slots, np.float32),
+            guidance_rescale=np.zeros(slots, np.float32),
+            rows=np.zeros((slots, self.calls, COLUMNS), np.float32),
+            calls=np.zeros(slots, np.int32),
+            lora_scales=np.zeros((slots, self.loras), np.float32) if self.loras else None,
+            image_guidance=np.ones(slots, np.float32) if is_edited else None,
+            token_weights=np.ones(token_shape, np.float32) if self.prompt_chunks else None,
+            used_chunks=np.ones(slots, np.int32) if self.prompt_chunks else None,
+        )
+
+    def init_images(self, shape: Shape) -> InitImages:
+        """Return the init images of the batch: no slot has one."""
+        slots, size = self.slots, (self.slots, shape.height, shape.width)
+        return InitImages(
+            pixels=np.zeros((*size, 3), np.uint8),
+            inpaint_mask=np.ones((*size, 1), np.bool_),
+            key=np.zeros((slots, 2), np.uint32),
+            image_index=np.zeros(slots, np.uint32),
+        )
+
+    def init_latents(self, shape: Shape) -> InitLatents:
+        """Return the init latents of a batch in which no slot has an init image."""
+        factor = self.pixels_per_latent
+        size = (self.slots, shape.height // factor, shape.width // factor)
+        channels = self.unet_image.channels(self.latent_channels)
+        return InitLatents(
+            latents=np.zeros((*size, self.latent_channels), np.float32),
+            inpaint_mask=np.ones((*size, 1), np.bool_),
+            unet_image=np.zeros((*size, channels), np.float32) if channels else None,
+        )
+
+
+@dataclass(frozen=True)
+class BatchInputBuilder:
+    """The builder converts specs to input arrays."""
+
+    empty: EmptyBatch
+    info: ModelInfo
+    tokenizer: PromptTokenizer
+    tables: StepTables
+
+    def inputs(self, specs: Sequence[ImageSpec]) -> BatchInputs:
+        """Build the inputs of a batch; `specs[i]` takes slot i.
+
+        Raises:
+            ValueError: a scheduler or a LoRA that this model does not have, or a step count or a
+                `clip_skip` out of range, a `guidance_rescale` of a model without one, or weights in
+                prompts of a worker that reads none.
+            InvalidRequest: `denoising_start` or `denoising_end` leaves no step.
+        """
+        inputs = self.empty.inputs()
+        for slot, spec in enumerate(specs):
+            table = self.tables.of(spec)
+            self._set_prompts(inputs, slot, spec)
+            inputs.has_negative[slot] = spec.negative_prompt != ""
+            inputs.clip_skip[slot] = self._clip_skip(spec)
+            inputs.key[slot] = divmod(spec.seed, 2**32)
+            inputs.image_index[slot] = spec.image_index
+            inputs.initial_mix[slot] = initial_mix(spec, table, self.empty.unet_image)
+            inputs.guidance[slot] = spec.guidance_scale
+            inputs.guidance_rescale[slot] = self._guidance_rescale(spec)
+            if spec.image_guidance_scale is not None and inputs.image_guidance is not None:
+                inputs.image_guidance[slot] = spec.image_guidance_scale
+            inputs.rows[slot] = table.padded(inputs.rows.shape[1])
+            inputs.calls[slot] = len(table.rows)
+            for name, scale in spec.loras:
+                inputs.lora_scales[slot, self._lora_number(name)] = scale
+        return inputs
+
+    def init_images(self, specs: Sequence[ImageSpec], shape: Shape) -> InitImages | None:
+        """Collect the init images of a batch; None if no slot has one.
+
+        Raises:
+            ValueError: an init image does not have the shape of the batch.
+        """
+        if all(spec.init_image is None for spec in specs):
+            return None
+        arrays = self.empty.init_images(shape)
+        for slot, spec in enumerate(specs):
+            if (init_image := spec.init_image) is None:
+                continue
+            if init_image.pixels.shape != (shape.height, shape.width, 3):
+                size = "x".join(map(str, init_image.pixels.shape[:2]))
+                raise ValueError(
+                    f"the init image is {size} pixels, but the batch is for {shape}; "
+                    "resize the image first"
+                )
+            arrays.pixels[slot] = init_image.pixels
+            if (mask := init_image.inpaint_mask) is not None:
+                arrays.inpaint_mask[slot] = mask[..., None]
+            arrays.key[slot] = divmod(spec.seed, 2**32)
+            arrays.image_index[slot] = spec.image_index
+        return arrays
+
+    def with_input_latents(
+        self,
+        specs: Sequence[ImageSpec],
+        init_latents: InitLatents,
+        split: Callable[[NDArray[np.float32]], Any],
+    ) -> InitLatents:
+        """Return init latents in which the slots that go on with latents have these. If any slot
+        does, this waits for the devices, and `split` places the latents on them again.
+
+        Raises:
+            ValueError: input latents do not have the shape of the batch.
+        """
+        if all(spec.input_latents is None for spec in specs):
+            return init_latents
+        latents = np.array(init_latents.latents)
+        for slot, spec in enumerate(specs):
+            if spec.input_latents is None:
+                continue
+            values = spec.input_latents.values
+            if values.shape != latents.shape[1:]:
+                raise ValueError(
+                    f"the input latents have the array shape {values.shape}, "
+                    f"but those of the batch have {latents.shape[1:]}"
+                )
+            latents[slot] = values
+        return init_latents._replace(latents=split(latents))
+
+    def _set_prompts(self, inputs: BatchInputs, slot: int, spec: ImageSpec) -> None:
+        most = self.empty.prompt_chunks
+        if spec.prompt_weighting and not most:
+            raise ValueError(
+                "this worker reads no weights in prompts; it has IMAGEFLEET_PROMPT_CHUNKS=0"
+            )
+        prompts = [
+            pieces_of(prompt, weighting=spec.prompt_weighting)
+            for prompt in (spec.negative_prompt, spec.prompt)
+        ]
+        chunks = self.tokenizer.chunks(
+            prompts, max(1, most), most=most if spec.prompt_weighting else 1
+        )
+        inputs.tokens[slot] = chunks.ids
+        if most:
+            inputs.token_weights[slot], inputs.used_chunks[slot] = chunks.weights, chunks.used
+
+    def _clip_skip(self, spec: ImageSpec) -> int:
+        layers, most = spec.clip_skip or 0, self.info.max_clip_skip
+        if not 0 <= layers <= most:
+            raise ValueError(f"clip_skip={layers} is out of range; 0 to {most} are possible")
+        return layers
+
+    def _guidance_rescale(self, spec: ImageSpec) -> float:
+        if spec.guidance_rescale and not self.info.rescales_guidance:
+            raise ValueError(
+                "this model does not take guidance_rescale; its pipeline in diffusers does not "
+                "either"
+            )
+        return spec.guidance_rescale
+
+    def _lora_number(self, name: str) -> int:
+        names = [lora.name for lora in self.info.job_loras]
+        if name not in names:
+            raise ValueError(f"LoRA {name!r} is not available; there are {', '.join(names)}")
+        return names.index(name)
+
+
+def initial_mix(
+    spec: ImageSpec, table: CoefficientTable, unet_image: UnetImage = UnetImage.NONE
+) -> tuple[float, float]:
+    """Return the factors of the init latents and of the noise in the first latents.
+
+    As in diffusers, inpainting at strength 1 starts from noise alone, but image-to-image without a
+    mask at strength 1 does not. A UNet that edits images starts from noise alone, too. Input
+    latents have their noise already.
+    """
+    if spec.input_latents is not None:
+        return table.input_scale, 0.0
+    init_image = spec.init_image
+    if init_image is None or unet_image is UnetImage.EDITED:
+        return 0.0, table.init_noise_sigma
+    if init_image.mask_levels is not None and init_image.strength == 1:
+        return 0.0, table.init_noise_sigma
+    return table.start

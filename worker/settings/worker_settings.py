@@ -1,0 +1,293 @@
+"""A worker reads these settings in addition to the shared ones. See docs/settings.md."""
+
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field, SecretStr, field_validator
+
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.jobs.request import MAX_KEEP_S
+from imagefleet.shared.text.durations import parse_duration
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.options.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
+from imagefleet.worker.engine.options.model_options import MAX_PROMPT_CHUNKS
+from imagefleet.worker.settings.callback_settings import CommaSeparated
+from imagefleet.worker.settings.textual_inversion_settings import TextualInversionSettings
+
+
+class WorkerSettings(TextualInversionSettings):
+    """The settings of one worker process."""
+
+    shapes: CommaSeparated = Field(
+        default=(),
+        description="Image sizes that this worker makes, as in `512x512,768x512` (height x width "
+        "in pixels), with the default first. All are compiled before the worker is ready. "
+        "Default: the model's native size.",
+    )
+    mesh: str | None = Field(
+        default=None,
+        description="Arrangement of the devices: `data=4,model=2` makes 4 copies of the weights "
+        "and splits each over 2 devices, for a model too large for one device. Default: one copy "
+        "on every device.",
+    )
+    devices: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of local devices to use; on CPU this many virtual devices are made. "
+        "Default: all devices, or 8 virtual ones on CPU.",
+    )
+    per_device_batch: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_PER_DEVICE_BATCH,
+        description="Number of images that one copy of the weights denoises at a time.",
+    )
+    batching: Literal["static", "continuous"] = Field(
+        default="static",
+        description="`static`: whole batches, each as long as its longest job. `continuous`: a "
+        "slot whose image is done takes the next one while its neighbours go on.",
+    )
+    dtype: Literal["float32", "bfloat16"] | None = Field(
+        default=None,
+        description="`float32` or `bfloat16`. Default: bfloat16 on accelerators, float32 on CPU.",
+    )
+    max_num_inference_steps: int = Field(
+        100, ge=1, le=1000, description="Largest number of denoising steps that a job may request."
+    )
+    scheduler: str | None = Field(
+        default=None,
+        description="Scheduler of jobs that name none (docs/schedulers.md). Default: the model's.",
+    )
+    safety_checker: bool = Field(
+        default=True,
+        description="Whether the model's safety checker, if any, makes the images it flags black.",
+    )
+    prompt_chunks: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_PROMPT_CHUNKS,
+        description="Largest length of a prompt with `prompt_weighting`, in chunks of 75 tokens. "
+        "All workers of a model should have the same. 0: no such prompts.",
+    )
+    cache_dir: Path = Field(
+        default=Path("~/.cache/imagefleet").expanduser(),
+        description="Folder for compiled programs. They are code: only this user may write there.",
+    )
+    programs_url: str | None = Field(
+        default=None,
+        description="Address, in the forms of `storage_url`, where the workers share compiled "
+        "programs, so that each is compiled once. They are code: only workers may write there.",
+    )
+    programs_secret: SecretStr | None = Field(
+        default=None,
+        description="Secret that signs the programs at `programs_url` and is required with it. A "
+        "program with another signature is not loaded.",
+    )
+    storage_url: str = Field(
+        default="file://./out",
+        description="Address where images are stored: `file:///folder`, "
+        "`s3://bucket/prefix[?endpoint_url=…]` or `gs://bucket/prefix`.",
+    )
+    keep: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_KEEP_S,
+        description="How long the images of jobs are kept after their success, as in `12h` or "
+        "`30d`; a number is seconds. A job's own `keep` comes first. Needs the right to delete. "
+        "Datasets and images that clients upload are not deleted. Default: for ever.",
+    )
+    input_image_jobs: int = Field(
+        default=64,
+        ge=1,
+        description="Largest number of jobs that wait in this worker for the images they start "
+        "from. One tenant has at most half of these jobs and one server a third; further jobs "
+        "wait in Redis. Choose at least twice the images of a full batch. At most half of "
+        "`post_threads` is used.",
+    )
+    input_image_fetches: int = Field(
+        default=16,
+        ge=1,
+        description="Largest number of jobs whose input images are fetched at the same time, "
+        "shared between tenants and servers in the same way. Each needs up to 20 MB of memory. "
+        "Rows of datasets have as many fetches of their own.",
+    )
+    storage_retry_s: float = Field(
+        default=600.0,
+        ge=0,
+        le=86400,
+        description="Seconds for which a failed upload is retried before the worker checks its "
+        "store. If that fails too, the job is requeued and the worker is quarantined.",
+    )
+    post_threads: int = Field(
+        default=512,
+        ge=2,
+        description="Largest number of Celery pool threads, and so of jobs that wait for the "
+        "devices, encode or upload. Choose at least three times the jobs of a full batch.",
+    )
+    poll_s: float = Field(
+        default=0.02,
+        gt=0,
+        le=5,
+        description="Seconds between two claims while the devices are free.",
+    )
+    batch_timeout_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=60,
+        description="Seconds that a batch that is not full waits for more jobs of its image size. "
+        "A full batch never waits, and with `batching=continuous` no job does.",
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text",
+        description="`text`, or `json`: one JSON object per line, with the job's id and tenant.",
+    )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="TCP port that serves `/metrics` (Prometheus), `/healthz` and `/readyz`. "
+        "0 chooses a free one and logs it. Default: none is opened.",
+    )
+    metrics_host: str = Field(
+        default="0.0.0.0",
+        description="Address of this host that `metrics_port` is opened on. The answers name the "
+        "model and hold no prompts; anybody who reaches the port can read them.",
+    )
+    lease_s: float = Field(
+        default=20.0,
+        ge=2,
+        le=3600,
+        description="Seconds without a heartbeat after which other workers take over the jobs of a "
+        "worker.",
+    )
+    drain_s: float = Field(
+        default=25.0,
+        ge=0,
+        le=3600,
+        description="Seconds after SIGTERM for jobs on the devices; the others are requeued.",
+    )
+    preemption_url: str | None = Field(
+        default=None,
+        description="HTTP address that answers TRUE once the platform is about to preempt this "
+        "host; the worker then requeues all jobs at once and ends. On Google Cloud: "
+        "`http://metadata.google.internal/computeMetadata/v1/instance/preempted`.",
+    )
+    max_deliveries: int = Field(
+        default=4,
+        ge=1,
+        description="Number of workers that may die with a job before it fails. From its third "
+        "delivery on the job runs alone.",
+    )
+    max_message_bytes: int = Field(
+        default=1_048_576,
+        ge=262_144,
+        le=67_108_864,
+        description="Longest message that is read from a queue; a longer one becomes a dead "
+        "letter. The prompts of a job need up to 130 kB.",
+    )
+    max_dead_letter_bytes: int = Field(
+        default=256_000_000,
+        ge=1_000_000,
+        description="Bytes of all dead letters in Redis; beyond that the oldest are dropped.",
+    )
+    newer_message_s: float = Field(
+        default=3600.0,
+        ge=0,
+        le=31_536_000,
+        description="Seconds for which a message of a newer release waits for a newer worker.",
+    )
+    max_retries: int = Field(
+        default=3,
+        ge=0,
+        description="Number of times that a job is retried after a temporary failure; after a "
+        "`device_error` once at most.",
+    )
+    bulk_checkpoint_s: float = Field(
+        default=30.0,
+        ge=0.1,
+        le=3600,
+        description="Seconds between two checkpoints of a shard, and so the most work on a dataset "
+        "that a preempted worker loses.",
+    )
+    bulk_stalled_s: float = Field(
+        default=30.0,
+        ge=1,
+        le=86400,
+        description="Seconds without progress after which one worker searches a dataset for shards "
+        "that Redis lost. The time doubles with each search, up to 10 minutes.",
+    )
+    bulk_allow: CommaSeparated = Field(
+        default=(),
+        description="S3 endpoints and folders where datasets may be written, as in "
+        "`https://minio:9000,/mnt/datasets`, beside AWS, "
+        "Google Cloud Storage and the endpoint of `storage_url`. "
+        "Default: none, or every folder if `storage_url` is one.",
+    )
+    watchdog_s: float = Field(
+        default=300.0,
+        ge=1,
+        le=86400,
+        description="Seconds without a denoising step after which the devices count as hung; the "
+        "worker then requeues its jobs and ends. Choose more than the slowest step takes.",
+    )
+    quarantine_s: float = Field(
+        default=600.0,
+        ge=0,
+        le=86400,
+        description="Seconds that the devices or the storage may fail their health check before "
+        "the worker ends. Until then it claims no jobs.",
+    )
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _parse_keep(cls, value: object) -> object:
+        return None if value in (None, "") else parse_duration(value)
+
+    @field_validator("storage_url", "programs_url")
+    @classmethod
+    def _check_no_credentials(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith("file:") and "@" in unquote(url):
+            raise ValueError(
+                "must not hold credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
+            )
+        return url
+
+    @field_validator("preemption_url")
+    @classmethod
+    def _check_plain_http(cls, url: str | None) -> str | None:
+        if url is not None:
+            parts = urlsplit(url)
+            host = (parts.hostname or "").encode("idna").decode()
+            bare = parts._replace(query="", fragment="").geturl() == url and "@" not in parts.netloc
+            if parts.scheme != "http" or host != parts.hostname or parts.port == 0 or not bare:
+                raise ValueError("must be http://host/path, without user, query or fragment")
+        return url
+
+    @classmethod
+    def load(cls, **overrides: object) -> Self:
+        """Load as `Settings.load` does, then check all that can be checked without a connection.
+
+        Raises:
+            ConfigurationError: it names the variable or the override that is wrong.
+        """
+        settings = super().load(**overrides)
+        settings.declared_shapes()
+        MeshSpec.parse(settings.mesh, settings.devices)
+        return settings
+
+    def declared_shapes(self) -> list[Shape] | None:
+        """Parse `shapes`. Return None for the model's native size.
+
+        Raises:
+            ConfigurationError: one of them is not an image size.
+        """
+        try:
+            return [Shape.parse(text) for text in self.shapes] or None
+        except ValueError as error:
+            raise ConfigurationError(f"IMAGEFLEET_SHAPES: {error}") from None
+
+    @field_validator("cache_dir")
+    @classmethod
+    def _expand(cls, path: Path) -> Path:
+        return path.expanduser()

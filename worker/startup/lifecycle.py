@@ -1,0 +1,289 @@
+"""A worker process starts, takes work, and drains or quits.
+
+`start` raises an error that names the fault before any work is claimed. Once it returns, the model
+is loaded, every declared shape is compiled, and the worker is ready. `drain` undoes it.
+"""
+
+import logging
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import redis
+
+from imagefleet.shared.bulk.shard_message import unpack_shard
+from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.storage import place_of
+from imagefleet.shared.text.printable import counted, mask_url
+from imagefleet.worker.bulk.make_shard import make_shard
+from imagefleet.worker.devices.slots import Slot
+from imagefleet.worker.engine.contract.interface import Engine, ModelInfo
+from imagefleet.worker.jobs.attempt import Attempt, attempts_in, offer_of
+from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.process.malloc import return_large_buffers
+from imagefleet.worker.process.preemption import watch_for_notice
+from imagefleet.worker.process.status_server import StatusServer
+from imagefleet.worker.process.tracing import start_tracing
+from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.bootstrap import ProcessHooks, WorkerParts, build
+from imagefleet.worker.startup.stores import open_stores
+
+log = logging.getLogger(__name__)
+
+_DRAIN_GRACE_S: Final = 10.0
+"""Seconds beyond `drain_s` until a drain that does not end is cut short."""
+_QUIT_TIMEOUT_S: Final = 3.0
+"""Seconds that Redis has to answer a worker that quits."""
+_DRAINING: Final = LeaseLost("this worker is draining")
+
+
+class Lifecycle:
+    """The life cycle starts and stops one worker process. The constructor has no side effects."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """
+        Raises:
+            ConfigurationError: the address of a store, or an allowed destination, is not valid.
+        """
+        self.settings = settings
+        self._stores = open_stores(settings)
+        self._parts: WorkerParts | None = None
+        self._running = False
+        self._stop_requested = False
+        self._send_spans: Callable[[], object] = lambda: None
+
+    @property
+    def parts(self) -> WorkerParts:
+        """Return the parts of the worker, which exist once `start` has returned."""
+        assert self._parts is not None, "not started"
+        return self._parts
+
+    def start(self) -> None:
+        """Check Redis and storage, load and compile the model, and announce it.
+
+        Raises:
+            ImagefleetError: it says which part is wrong and what to do.
+        """
+        started = time.monotonic()
+        self._serve_status()
+        if self.settings.traces:
+            self._send_spans = start_tracing(f"{platform.node()}:{os.getpid()}")
+        hooks = ProcessHooks(
+            on_lease_lost=self._on_lease_lost,
+            on_hang=self._on_devices_hung,
+            on_devices_failed=self._on_devices_failed,
+            on_drain_requested=self._on_drain_requested,
+        )
+        self._parts = build(self.settings, self._stores, hooks)
+        engine = self._parts.engine
+        if not engine.uses_host_memory:
+            return_large_buffers()
+        self._announce()
+        store = mask_url(place_of(self.settings.storage_url, self._stores.images))
+        log.info(
+            "ready after %.1f s: %s, images go to %s",
+            time.monotonic() - started,
+            _describe(engine),
+            store,
+        )
+
+    def _announce(self) -> None:
+        """Tell producers what this worker offers."""
+        offer = offer_of(self.parts.engine.info, storage_url=self._stores.images_url)
+        self.parts.offers.announce(offer, default=self.settings.serves_default)
+
+    def _serve_status(self) -> None:
+        settings = self.settings
+        if settings.metrics_port is not None:
+            address = settings.metrics_host, settings.metrics_port
+            port = StatusServer(*address, self._not_ready_reason, settings.namespace).start()
+            log.info("metrics and health on %s port %d", settings.metrics_host, port)
+
+    def _not_ready_reason(self) -> str | None:
+        reason = None if self._parts is None else self._parts.status.not_ready_reason()
+        return reason if reason or self._running else "starting"
+
+    def take_work(self) -> None:
+        """Start the threads that claim and run work. After a reconnect they run already."""
+        if not self._running:
+            parts = self.parts
+            parts.lease_keeper.start()
+            parts.progress.start()
+            parts.device_loop.start()
+            parts.watchdog.start()
+            parts.run_recovery.start()
+            parts.image_sweeper.start()
+            self._running = True
+            if self.settings.preemption_url is not None:
+                watch_for_notice(self.settings.preemption_url, self._on_preemption_notice)
+
+    def make_shard(self, arguments: object, tag: str) -> None:
+        """Make a claimed shard of a dataset in this thread, one of Celery's pool.
+
+        Raises:
+            LeaseLost: another worker has the shard now.
+        """
+        make_shard(self.parts.shards, unpack_shard(arguments), tag)
+
+    def stop_claiming(self) -> None:
+        """Claim no further work. On the second call requeue everything and end the process.
+
+        A worker that is not built yet holds nothing, and ends at once: it may compile for minutes.
+        """
+        if self._parts is None:
+            log.warning("stopped before it was ready; nothing was claimed")
+            os._exit(0)
+        if self._stop_requested:
+            self.quit()
+        self._stop_requested = True
+        self._parts.status.drain()
+        self._force_exit_after(self.settings.drain_s + _DRAIN_GRACE_S)
+        if self._running:
+            self.parts.dispatcher.close()
+            self.parts.device_loop.stop()
+
+    def drain(self) -> None:
+        """Requeue the jobs that are not on the devices; finish the others within `drain_s`, or
+        requeue them too.
+
+        Celery calls this however a worker stops. A second call does nothing.
+        """
+        if not self._running:
+            return
+        self._running = False
+        if not self._stop_requested:
+            self._force_exit_after(self.settings.drain_s + _DRAIN_GRACE_S)
+        parts = self.parts
+        parts.status.drain()
+        started = parts.in_flight.attempts()
+        deadline = time.monotonic() + self.settings.drain_s
+        parts.dispatcher.close()
+        parts.device_loop.stop()
+        waiting = [
+            *attempts_in(parts.device_loop.pop_waiting()),
+            *parts.dispatcher.release_waiting(),
+        ]
+        requeued = parts.executor.requeue(list(dict.fromkeys(waiting)))
+        parts.backlog.close(_DRAINING)
+        running = [each.tag for each in parts.in_flight.attempts()] + parts.backlog.tags()
+        parts.device_loop.join(max(0.0, deadline - time.monotonic()))
+        requeued += parts.executor.requeue(attempts_in(parts.device_loop.pop_waiting()))
+        parts.backlog.abandon(_DRAINING)
+        while any(parts.claims.holds(tag) for tag in running) and time.monotonic() < deadline:
+            time.sleep(0.02)  # until Celery has stored the results and acknowledged the messages
+        requeued += parts.executor.requeue(parts.in_flight.attempts())
+        parts.watchdog.stop()
+        parts.run_recovery.stop()
+        parts.image_sweeper.stop()
+        parts.lease_keeper.stop()
+        others = parts.claims.release_all()
+        log.info(
+            "drained: %s ended; %s requeued; callbacks that wait in the fleet: %s",
+            _describe_jobs([each for each in started if each not in requeued]),
+            _describe_jobs(list(dict.fromkeys(requeued)), others),
+            self._count_callbacks(),
+        )
+        parts.progress.stop()
+        parts.delivery.stop()
+        self._send_spans()
+
+    def quit(self) -> None:
+        """Requeue everything and end the process, within `_QUIT_TIMEOUT_S`."""
+        self._force_exit_after(_QUIT_TIMEOUT_S)
+        try:
+            parts = self.parts
+            parts.dispatcher.close()
+            parts.dispatcher.release_waiting()
+            requeued = parts.executor.requeue(parts.in_flight.attempts())
+            others = parts.claims.release_all()
+            log.warning("quitting: %s requeued", _describe_jobs(requeued, others))
+        finally:
+            os._exit(ExitCode.TEMPFAIL)
+
+    def _count_callbacks(self) -> str:
+        """Return how many callbacks the fleet still has to send. Other workers send them."""
+        try:
+            return str(self.parts.callbacks.count_waiting())
+        except redis.RedisError as error:
+            return f"unknown, because Redis failed: {error}"
+
+    def _on_preemption_notice(self) -> None:
+        log.warning("preemption notice received: the platform is about to take this host away")
+        self.quit()
+
+    def _on_drain_requested(self) -> None:
+        log.warning("this worker was asked to drain")
+        os.kill(os.getpid(), signal.SIGTERM)  # Celery then stops as for any SIGTERM
+
+    def _on_devices_failed(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:
+        """Requeue the jobs of `batch`, on which the devices failed, and the waiting ones.
+
+        Those of `batch` count a delivery, as if the worker had died: so a prompt that makes devices
+        fail is given up after `max_deliveries`. Those that only waited count none.
+        """
+        executor = self.parts.executor
+        failed = attempts_in(batch)
+        self._release_shards(batch)
+        others = dict.fromkeys([*attempts_in(waiting), *self.parts.dispatcher.release_waiting()])
+        executor.requeue([each for each in others if each not in failed])
+        executor.requeue(failed, counted=True)
+
+    def _on_devices_hung(self, stream: int) -> None:
+        """Requeue everything and end the process: nothing else frees a hung device.
+
+        The jobs of the stream that hangs count a delivery, as in `_on_devices_failed`.
+        """
+        self._force_exit_after(_DRAIN_GRACE_S, ExitCode.IOERR)
+        parts = self.parts
+        parts.dispatcher.close()
+        parts.device_loop.stop()
+        parts.dispatcher.release_waiting()
+        hung_slots = parts.device_loop.on_devices(stream)
+        hung = attempts_in(hung_slots)
+        self._release_shards(hung_slots)
+        parts.executor.requeue([each for each in parts.in_flight.attempts() if each not in hung])
+        parts.executor.requeue(hung, counted=True)
+        parts.claims.release_all()
+        logging.shutdown()
+        os._exit(ExitCode.IOERR)
+
+    def _on_lease_lost(self) -> None:
+        """Abandon every attempt and row: other workers have them now. The devices drop them.
+
+        The offers are announced again, because a Redis that was emptied has lost them too.
+        """
+        for attempt in self.parts.in_flight.attempts():
+            attempt.abandon(LeaseLost(f"job {attempt.job_id}: the lease ran out"))
+        self.parts.backlog.abandon(LeaseLost("the lease ran out"))
+        self._announce()
+
+    def _release_shards(self, batch: Sequence[Slot]) -> None:
+        """Release every shard. Those with a row in `batch` count a delivery."""
+        self.parts.claims.requeue(*self.parts.backlog.tags_in(batch), counted=True)
+        self.parts.backlog.abandon(LeaseLost("the devices of this worker failed"))
+
+    def _force_exit_after(self, seconds: float, code: ExitCode = ExitCode.TEMPFAIL) -> None:
+        """End the process after `seconds`, even if Redis is away or a pool thread hangs.
+
+        Other workers reclaim what is left once the lease expires.
+        """
+        timer = threading.Timer(seconds, os._exit, [code])
+        timer.daemon = True
+        timer.start()
+
+
+def _describe(engine: Engine) -> str:
+    info: ModelInfo = engine.info
+    shapes = ", ".join(str(shape) for shape in info.shapes)
+    return f"model {info.name}, {counted(engine.capacity, 'image')} per batch, shapes {shapes}"
+
+
+def _describe_jobs(attempts: Sequence[Attempt], others: int = 0) -> str:
+    """Describe jobs and their images. `others`: messages of shards, and of jobs not started."""
+    images = sum(len(attempt.specs) for attempt in attempts)
+    jobs = f"{counted(len(attempts), 'job')} with {counted(images, 'image')}"
+    return f"{jobs} and {counted(others, 'other message')}" if others else jobs

@@ -1,0 +1,77 @@
+"""Load the model that the settings name, or check the settings against it.
+
+Input: settings. Output: an engine that is not warm, or what is known of the model before that.
+"""
+
+from typing import TYPE_CHECKING
+
+from imagefleet.worker.engine.contract.interface import Engine
+from imagefleet.worker.engine.fake.fake_engine import is_fake
+from imagefleet.worker.engine.loading.load_engine import SharedExecutables, load_engine
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.settings.worker_settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from imagefleet.worker.engine.loading.read_model import ModelSetup
+
+
+def load_model(
+    settings: WorkerSettings, shared_executables: SharedExecutables | None = None
+) -> Engine:
+    """Load the engine.
+
+    Args:
+        shared_executables: Where hosts share executables. None: nowhere.
+
+    Raises:
+        CheckpointError: the model cannot be found, read or run.
+        ConfigurationError: this host or this model does not support a setting.
+    """
+    return load_engine(
+        settings.model,
+        shapes=settings.declared_shapes(),
+        per_device_batch=settings.per_device_batch,
+        mesh=settings.mesh,
+        devices=settings.devices,
+        dtype=settings.dtype,
+        cache_dir=settings.cache_dir,
+        shared_executables=shared_executables,
+        max_num_inference_steps=settings.max_num_inference_steps,
+        options=model_options(settings),
+    )
+
+
+def read_model(settings: WorkerSettings) -> "ModelSetup | None":
+    """Read the configs of the model; check shapes, scheduler and textual inversions against them.
+
+    It reads no weights and uses no devices. Of a model from the Hub only configs and tokenizers are
+    downloaded.
+
+    Returns:
+        What is known of the model; None if it is a fake one.
+
+    Raises:
+        CheckpointError: the model cannot be found, or its configs or tokenizers cannot be used.
+        ConfigurationError: the model does not support a setting.
+    """
+    if is_fake(settings.model):
+        load_model(settings)
+        return None
+    from imagefleet.worker.engine.loading.find_checkpoint import find_checkpoint
+    from imagefleet.worker.engine.loading.read_model import ModelSetup
+
+    folder = find_checkpoint(settings.model, with_weights=False)
+    return ModelSetup.read(folder, settings.declared_shapes() or (), model_options(settings))
+
+
+def model_options(settings: WorkerSettings) -> ModelOptions:
+    """Return what the settings choose beside the checkpoint."""
+    return ModelOptions(
+        scheduler=settings.scheduler,
+        safety_checker=settings.safety_checker,
+        loras=settings.merged_loras(),
+        job_loras=settings.job_loras(),
+        textual_inversions=settings.textual_inversions(),
+        prompt_chunks=settings.prompt_chunks,
+        streams=settings.batching == "continuous",
+    )
