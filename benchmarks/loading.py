@@ -43,13 +43,13 @@ def write(folder: Path) -> None:
     from imagefleet.worker.engine.checkpoint.weights import weight_entries
     from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
     from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
-    from imagefleet.worker.engine.loading.assemble_networks import abstract_network
+    from imagefleet.worker.engine.networks.abstract import abstract_network
 
     draw = np.random.default_rng(0).standard_normal
     network = abstract_network(UNet, UNetConfig.from_json(CONFIG))
     tensors = {
         entry.key: draw(entry.stored_shapes[0], dtype=np.float32)
-        for entry in weight_entries("unet", network)
+        for entry in weight_entries(network)
     }
     save_file(tensors, folder / FILE)
 
@@ -88,7 +88,7 @@ def load(folder: Path, mesh: str) -> None:
     from imagefleet.worker.engine.checkpoint.weights import WeightMapping
     from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
     from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
-    from imagefleet.worker.engine.loading.assemble_networks import abstract_network
+    from imagefleet.worker.engine.networks.abstract import abstract_network
     from imagefleet.worker.engine.options.mesh_spec import MeshSpec
     from imagefleet.worker.engine.placement.mesh import Placement, start_backend
 

@@ -27,7 +27,8 @@ from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, e
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.stable_diffusion.attention_layers import attention_layers
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.family import STABLE_DIFFUSION
+from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
 from imagefleet.worker.engine.families.stable_diffusion.transformer import (
     ContextKV,
     TransformerBlock,
@@ -35,10 +36,11 @@ from imagefleet.worker.engine.families.stable_diffusion.transformer import (
 from imagefleet.worker.engine.kernels import attention as attention_module
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.kernels.attention_backend import AttentionSpec
-from imagefleet.worker.engine.kernels.feed_forward import KERNEL_NAME as FEED_FORWARD
-from imagefleet.worker.engine.kernels.large_convolution import KERNEL_NAME
-from imagefleet.worker.engine.kernels.packed_attention import KERNEL_NAME as PACKED_ATTENTION
-from imagefleet.worker.engine.kernels.packed_attention import HeadPacking, attend_packed, packing_of
+from imagefleet.worker.engine.kernels.feed_forward_spec import KERNEL_NAME as FEED_FORWARD
+from imagefleet.worker.engine.kernels.head_packing import KERNEL_NAME as PACKED_ATTENTION
+from imagefleet.worker.engine.kernels.head_packing import HeadPacking
+from imagefleet.worker.engine.kernels.large_convolution_spec import KERNEL_NAME
+from imagefleet.worker.engine.kernels.packed_attention import attend_packed, packing_of
 from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
 from imagefleet.worker.engine.networks.blocks import ResnetBlock, Upsample
 from imagefleet.worker.engine.options.lora_options import LoraOption
@@ -49,7 +51,7 @@ from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.write import write_configs as write_known_configs
 from tools.parity.published import PUBLISHED
 from tools.tpu.lora_file import write_lora
-from tools.tpu.models import SHAPES, configs_of, write_configs
+from tools.tpu.models import SHAPES, model_of, write_configs
 from tools.tpu.programs import BFLOAT16, lower_programs
 
 SMALL_SHAPE: Final = Shape(height=32, width=64)
@@ -80,7 +82,7 @@ def layers(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
     specs = {
         spec
         for model, shape in SHAPES.items()
-        for spec in attention_layers(configs_of(model), shape, BFLOAT16)
+        for spec in attention_layers(model_of(model).configs, shape, BFLOAT16)
     }
     for spec in sorted(specs, key=str):
         yield str(spec), partial(_compile_layer, spec, packing_of(spec), placement)
@@ -215,7 +217,7 @@ def _hurry() -> None:
     jax.config.update("jax_exec_time_optimization_effort", -1.0)
 
 
-def _small_model(devices_per_copy: int) -> Configs:
+def _small_model(devices_per_copy: int) -> StableDiffusion:
     """Return a model with the head sizes of the published ones: 512 in the autoencoder, 64 in CLIP.
 
     It has few layers and channels.
@@ -242,13 +244,13 @@ def _small_model(devices_per_copy: int) -> Configs:
     }
     with TemporaryDirectory(prefix="configs-") as folder:
         write_configs(networks, Path(folder))
-        return Configs.read(CheckpointFiles(Path(folder)))
+        return STABLE_DIFFUSION.read(CheckpointFiles(Path(folder)))
 
 
 def _programs(
     placement: Placement,
     *,
-    configs: Configs | None = None,
+    source: StableDiffusion | None = None,
     shape: Shape = SMALL_SHAPE,
     streams: bool = False,
     loras: Sequence[LoraOption] = (),
@@ -257,17 +259,17 @@ def _programs(
     """Yield all programs of a model, each as a function that compiles it ahead.
 
     Args:
-        configs: Those of the model; by default of the small one.
+        source: The model; by default the small one.
     """
     _hurry()
     devices = placement.mesh.devices.flatten().tolist()
     cache = ExecutableCache([MemoryStore()], environment(placement), devices)
-    configs = configs or _small_model(placement.model)
+    source = source or _small_model(placement.model)
     model = AbstractModel.of(
-        configs,
+        source,
         placement,
         cache,
-        token_shape=(1, configs.text_encoders[0].max_position_embeddings),
+        token_lengths=tuple(each.max_position_embeddings for each in source.configs.text_encoders),
         per_device_batch=1,
         dtype=BFLOAT16,
         max_steps=20,
@@ -282,7 +284,7 @@ def _programs(
 def published_step(host: str, model: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the guided step of a published model at its usual shape."""
     _hurry()
-    lowers = lower_programs(configs_of(model), SHAPES[model], placement_of(host))
+    lowers = lower_programs(model_of(model), SHAPES[model], placement_of(host))
     yield model, partial(_compile, lowers["step"])
 
 
@@ -304,8 +306,8 @@ def known_programs(host: str, name: str) -> Iterator[tuple[str, Callable[[], obj
     """Yield all programs of a well-known checkpoint: its structure, but with tiny widths."""
     with TemporaryDirectory(prefix="configs-") as folder:
         write_known_configs(Path(folder), KNOWN[name])
-        configs = Configs.read(CheckpointFiles(Path(folder)))
-    yield from _programs(placement_of(host), configs=configs, shape=Shape(height=64, width=64))
+        source = STABLE_DIFFUSION.read(CheckpointFiles(Path(folder)))
+    yield from _programs(placement_of(host), source=source, shape=Shape(height=64, width=64))
 
 
 def stream_programs(host: str, devices_per_copy: str) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from imagefleet.worker.engine.families.stable_diffusion.memory import memory_need
-from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
-from imagefleet.worker.engine.runtime.device_batch import ShapeExecutables
+from imagefleet.worker.engine.compile.program_compiler import ShapeExecutables
+from imagefleet.worker.engine.loading.memory_need import memory_need
+from imagefleet.worker.engine.placement.memory_check import Workload
 from tools.gpu.devices import GPUS, Gpu, placement_of
-from tools.tpu.models import SHAPES, configs_of
+from tools.tpu.models import SHAPES, model_of
 from tools.tpu.programs import BFLOAT16, lower_programs
 
 PROGRAMS = tuple(ShapeExecutables.__dataclass_fields__)
@@ -35,19 +35,11 @@ def compile_programs(
     model: str, gpu: Gpu, images: int, programs: Sequence[str]
 ) -> list[dict[str, object]]:
     """Compile programs of a model, and return what the compiler says of each."""
-    configs, shape = configs_of(model), SHAPES[model]
+    source, shape = model_of(model), SHAPES[model]
     placement = placement_of(gpu)
-    need = memory_need(
-        configs,
-        abstract_networks(configs),
-        (shape,),
-        model=1,
-        per_device_batch=images,
-        dtype=BFLOAT16,
-        platform=placement.platform,
-        device_kind=placement.device_kind,
-    )
-    lowerings = lower_programs(configs, shape, placement, per_device_batch=images)
+    workload = Workload.of(placement, BFLOAT16, images, streams=False, prompt_chunks=0)
+    need = memory_need(source, source.networks(), (shape,), workload)
+    lowerings = lower_programs(source, shape, placement, per_device_batch=images)
     results: list[dict[str, object]] = []
     for program in programs:
         started = time.monotonic()

@@ -25,7 +25,7 @@ from imagefleet.worker.engine.checkpoint.weights import (
 )
 from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
-from imagefleet.worker.engine.loading.assemble_networks import abstract_network
+from imagefleet.worker.engine.networks.abstract import abstract_network
 from imagefleet.worker.engine.placement.mesh import Placement, start_backend
 
 
@@ -55,7 +55,7 @@ def main(folder: Path) -> None:
     seconds = time.perf_counter() - ready
     difference = np.abs(out - tensors["out"])
     result = {
-        "parameters": sum(math.prod(entry.shape) for entry in weight_entries("unet", unet)),
+        "parameters": sum(math.prod(entry.shape) for entry in weight_entries(unet)),
         "largest_output": float(np.abs(tensors["out"]).max()),
         "max_difference": float(difference.max()),
         "mean_difference": float(difference.mean()),

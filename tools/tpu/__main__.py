@@ -15,9 +15,9 @@ from pathlib import Path
 
 import jax
 
+from imagefleet.worker.engine.compile.program_compiler import ShapeExecutables
 from imagefleet.worker.engine.compile.stream_compiler import StreamExecutables
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
-from imagefleet.worker.engine.runtime.device_batch import ShapeExecutables
 from tools.tpu.models import SHAPES
 from tools.tpu.rows import Account, Row, account, fails, libtpu_version, memory_need_of
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 import jax.numpy as jnp
 
 from imagefleet.worker.engine.kernels.attention import largest_block
-from imagefleet.worker.engine.kernels.feed_forward import KERNEL_NAME as FEED_FORWARD
-from imagefleet.worker.engine.kernels.large_convolution import KERNEL_NAME as CONVOLUTION
-from imagefleet.worker.engine.kernels.packed_attention import KERNEL_NAME as PACKED_ATTENTION
-from imagefleet.worker.engine.kernels.packed_attention import HeadPacking
+from imagefleet.worker.engine.kernels.feed_forward_spec import KERNEL_NAME as FEED_FORWARD
+from imagefleet.worker.engine.kernels.head_packing import KERNEL_NAME as PACKED_ATTENTION
+from imagefleet.worker.engine.kernels.head_packing import HeadPacking
+from imagefleet.worker.engine.kernels.large_convolution_spec import KERNEL_NAME as CONVOLUTION
 from imagefleet.worker.engine.kernels.packed_attention_kernel import (
     LARGE_BLOCK,
     SMALL_BLOCK,

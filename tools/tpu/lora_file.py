@@ -11,27 +11,26 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.families.family import Model
 
 RANK: Final = 16
 _LAYERS: Final = (".to_q", ".to_k", ".to_v", ".to_out.0")
 """Those that diffusers' training script of LoRA adds to."""
 
 
-def write_lora(path: Path, configs: Configs) -> None:
+def write_lora(path: Path, model: Model) -> None:
     """Write a file of rank `RANK`."""
-    save_file(_tensors(configs), path)
+    save_file(_tensors(model), path)
 
 
-def count_numbers(configs: Configs) -> int:
+def count_numbers(model: Model) -> int:
     """Return how many numbers the file has."""
-    return sum(tensor.size for tensor in _tensors(configs).values())
+    return sum(tensor.size for tensor in _tensors(model).values())
 
 
-def _tensors(configs: Configs) -> dict[str, np.ndarray[Any, Any]]:
+def _tensors(model: Model) -> dict[str, np.ndarray[Any, Any]]:
     tensors = {}
-    for entry in weight_entries("unet", abstract_networks(configs)["unet"]):
+    for entry in weight_entries(model.networks()["unet"]):
         layer = entry.key.removesuffix(".weight")
         if layer.endswith(_LAYERS):
             out, into = entry.stored_shapes[0]

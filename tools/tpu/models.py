@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.family import STABLE_DIFFUSION
+from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
 from tools.parity.published import PUBLISHED
 
 SHAPES: Final[Mapping[str, Shape]] = {
@@ -30,11 +31,11 @@ _TOKENIZER: Final = ["transformers", "CLIPTokenizer"]
 
 
 @cache
-def configs_of(model: str) -> Configs:
-    """Return the configs of a published model."""
+def model_of(name: str) -> StableDiffusion:
+    """Return a published model."""
     with tempfile.TemporaryDirectory(prefix="configs-") as folder:
-        write_configs(PUBLISHED[model], Path(folder))
-        return Configs.read(CheckpointFiles(Path(folder)))
+        write_configs(PUBLISHED[name], Path(folder))
+        return STABLE_DIFFUSION.read(CheckpointFiles(Path(folder)))
 
 
 def write_configs(networks: Mapping[str, Mapping[str, Any]], folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Lower the programs of a model for TPUs that are not here, as a worker there would run them.
 
-Input: configs, a shape and a mesh. Output: for each program a function that lowers it. Weights are
+Input: a model, a shape and a mesh. Output: for each program a function that lowers it. Weights are
 abstract.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
 from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.placement.mesh import Placement
@@ -26,7 +26,7 @@ MAX_STEPS: Final = 100
 
 
 def lower_programs(
-    configs: Configs,
+    source: StableDiffusion,
     shape: Shape,
     placement: Placement,
     *,
@@ -42,16 +42,16 @@ def lower_programs(
         loras: How many LoRA jobs may use, each of `lora_file.RANK` for the UNet's attention layers.
         prompt_chunks: The most chunks of a prompt with weights.
     """
-    text_encoders = configs.text_encoders
+    text_encoders = source.configs.text_encoders
     with TemporaryDirectory(prefix="lora-") as folder:
         file = Path(folder) / "lora.safetensors"
         if loras:
-            write_lora(file, configs)
+            write_lora(file, source)
         model = AbstractModel.of(
-            configs,
+            source,
             placement,
             ExecutableCache([], {}, placement.mesh.devices.flatten().tolist()),
-            token_shape=(len(text_encoders), text_encoders[0].max_position_embeddings),
+            token_lengths=tuple(each.max_position_embeddings for each in text_encoders),
             per_device_batch=per_device_batch,
             dtype=dtype,
             max_steps=MAX_STEPS,

@@ -18,14 +18,14 @@ from flax import nnx
 
 from imagefleet.worker.engine.compile.executable_cache import ENGINE_FOLDER, source_digest
 from imagefleet.worker.engine.compile.program_compiler import Lower
-from imagefleet.worker.engine.families.stable_diffusion.memory import MemoryNeed, memory_need
-from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.loading.memory_need import memory_need
+from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.placement.tpu_topology import placement_of
 from tools.parity.published import PUBLISHED
 from tools.tpu.estimate import Estimate, read_estimate
 from tools.tpu.lora_file import count_numbers
-from tools.tpu.models import SHAPES, configs_of
+from tools.tpu.models import SHAPES, model_of
 from tools.tpu.programs import BFLOAT16, lower_programs
 
 
@@ -79,20 +79,18 @@ class Account:
 
 def memory_need_of(row: Row) -> MemoryNeed:
     """Return the bytes that a device needs for the row's batch, by the worker's own account."""
-    configs = configs_of(row.model)
-    need = memory_need(
-        configs,
-        _networks(row.model),
-        (SHAPES[row.model],),
-        model=row.devices_per_copy,
-        per_device_batch=row.per_device_batch,
+    model = model_of(row.model)
+    workload = Workload(
         dtype=BFLOAT16,
         platform="tpu",
         device_kind=TPU_HOSTS[row.host].generation.device_kind,
+        model=row.devices_per_copy,
+        per_device_batch=row.per_device_batch,
         streams=row.streams,
         prompt_chunks=row.prompt_chunks,
     )
-    factors = row.loras * count_numbers(configs) * BFLOAT16.itemsize if row.loras else 0
+    need = memory_need(model, _networks(row.model), (SHAPES[row.model],), workload)
+    factors = row.loras * count_numbers(model) * BFLOAT16.itemsize if row.loras else 0
     return replace(need, weights=need.weights + factors)
 
 
@@ -105,7 +103,7 @@ def fails(row: Row, result: Account) -> bool:
 
 @cache
 def _networks(model: str) -> dict[str, nnx.Module]:
-    return abstract_networks(configs_of(model))
+    return model_of(model).networks()
 
 
 def account(row: Row, cache_folder: Path) -> Account:
@@ -143,7 +141,7 @@ def _compile(row: Row) -> Account:
 @cache
 def _lowerings(group: Row) -> dict[str, Lower]:
     return lower_programs(
-        configs_of(group.model),
+        model_of(group.model),
         SHAPES[group.model],
         placement_of(group.host, model=group.devices_per_copy),
         per_device_batch=group.per_device_batch,

@@ -9,7 +9,8 @@ import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
 from imagefleet.worker.engine.kernels.convolution import convolve_upsampled, phase_kernels
-from imagefleet.worker.engine.kernels.large_convolution import KernelSpec, convolve_large
+from imagefleet.worker.engine.kernels.large_convolution import convolve_large
+from imagefleet.worker.engine.kernels.large_convolution_spec import KernelSpec
 from imagefleet.worker.engine.placement.mesh import Placement
 
 

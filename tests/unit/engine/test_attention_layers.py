@@ -30,7 +30,7 @@ def test_every_layer_that_the_programs_compute_is_listed(
 
     monkeypatch.setattr(attention_module, "choose_backend", record)
     shape = Shape(height=64, width=128)
-    programs = lower_programs(oracle.configs, shape, Placement.of(1), dtype=FLOAT32)
+    programs = lower_programs(oracle.model, shape, Placement.of(1), dtype=FLOAT32)
     for name in ("begin", "step", "encode", "decode"):
         assert isinstance(programs[name](), jax.stages.Lowered)
     assert computed == attention_layers(oracle.configs, shape, FLOAT32)

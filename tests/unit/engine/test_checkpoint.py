@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -12,10 +11,8 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.loading.build_engine import load_networks
 from imagefleet.worker.engine.loading.load_engine import load_engine
-from imagefleet.worker.engine.loading.read_model import load_tokenizer
-from imagefleet.worker.engine.placement.mesh import Placement
+from tests.unit.engine.parity import load_in_float32, read_model
 
 UNET = "diffusion_pytorch_model.safetensors"
 SCHEDULER = "scheduler/scheduler_config.json"
@@ -85,7 +82,7 @@ def test_names_of_2022_in_shards_are_refused(checkpoint: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"vae: \S+\.(key|query|value|proj_attn)\.\S+ is a name"
     ):
-        load_networks(files, Configs.read(files), Placement.of(1), np.dtype(np.float32))
+        load_in_float32(files)
 
 
 def test_shards_without_their_index_are_refused(checkpoint: Path) -> None:
@@ -233,7 +230,7 @@ def test_the_digest_is_over_exactly_the_files_that_are_read(
 ) -> None:
     def digest() -> str:
         files = CheckpointFiles(checkpoint)
-        load_tokenizer(files, Configs.read(files))
+        read_model(files).load_tokenizer(files)
         files.open_weights(["text_encoder", "unet", "vae"])
         return files.digest()
 

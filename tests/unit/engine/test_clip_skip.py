@@ -17,10 +17,18 @@ from safetensors.numpy import load_file
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import FAMILIES
-from imagefleet.worker.engine.loading.read_model import load_tokenizer
+from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import PIPELINES
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
-from tests.unit.engine.parity import FOLDER, PROMPTS, SPEC, Oracle, load_older, worst
+from tests.unit.engine.parity import (
+    FOLDER,
+    PROMPTS,
+    SPEC,
+    Oracle,
+    by_encoder,
+    load_older,
+    token_ids,
+    worst,
+)
 
 NATIVE: Final = Shape(height=32, width=32)
 SKIPS: Final = (1, 2)
@@ -48,11 +56,10 @@ def test_states_that_skip_layers_equal_those_of_diffusers(
     name = oracle.files.folder.name
     negatives = ["red", "blue"] if name == "xl" else ["", "blue"]
     pairs = [list(pair) for pair in zip(negatives, PROMPTS[:2], strict=True)]
-    tokenizer = load_tokenizer(oracle.files, oracle.configs)
-    tokens = np.stack([tokenizer(pair) for pair in (*pairs, *pairs, pairs[0])])
-    ours = jax.jit(oracle.programs.prompt_encoder)(
+    tokens = token_ids(oracle.load_tokenizer(), [*pairs, *pairs, pairs[0]])
+    ours = jax.jit(oracle.denoiser.prompt_encoder)(
         oracle.weights.text,
-        tokens[..., None, :],
+        by_encoder(tokens),
         np.ones(5, bool),
         np.array([1, 1, 2, 2, 0], np.int32),
     )
@@ -112,8 +119,8 @@ def test_the_limit_is_that_of_diffusers(base: str, most: int) -> None:
     """Two layers of Stable Diffusion may be skipped, and of SDXL all but one of three."""
     configs = Configs.read(CheckpointFiles(FOLDER / base))
     assert configs.max_clip_skip == most
-    editing = FAMILIES["StableDiffusionInstructPix2PixPipeline"]
-    assert replace(configs, family=editing).max_clip_skip == 0
+    editing = PIPELINES["StableDiffusionInstructPix2PixPipeline"]
+    assert replace(configs, pipeline=editing).max_clip_skip == 0
 
 
 def test_a_clip_skip_beyond_the_layers_is_refused(engine: DiffusionEngine) -> None:

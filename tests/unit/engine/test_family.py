@@ -13,15 +13,13 @@ from safetensors.numpy import load_file, save_file
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     CheckpointFiles,
-    network_folders,
     read_json,
 )
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import FAMILIES
-from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import PIPELINES
+from imagefleet.worker.engine.loading.find_checkpoint import network_folders
 from imagefleet.worker.engine.loading.load_engine import load_engine
-from imagefleet.worker.engine.placement.mesh import Placement
-from tests.unit.engine.parity import FOLDER
+from tests.unit.engine.parity import FOLDER, load_in_float32
 
 
 @pytest.fixture
@@ -73,12 +71,7 @@ def test_the_weights_of_the_second_text_encoder_may_have_a_prefix(xl: Path, pref
         for key, tensor in load_file(file).items()
     }
     save_file(renamed | {f"{prefix}embeddings.position_ids": np.arange(77)[None]}, file)
-    load_networks(
-        CheckpointFiles(xl),
-        Configs.read(CheckpointFiles(xl)),
-        Placement.of(1),
-        np.dtype(np.float32),
-    )
+    load_in_float32(CheckpointFiles(xl))
 
 
 @pytest.mark.parametrize("entry", [5, {"a": 1}, "UNet2DConditionModel", ["diffusers"]])
@@ -122,4 +115,4 @@ def test_the_default_guidance_is_that_of_the_pipeline_in_diffusers(cache_dir: Pa
 def test_the_default_strengths_are_those_of_the_pipelines_in_diffusers(
     pipeline: str, strengths: tuple[float | None, float | None]
 ) -> None:
-    assert FAMILIES[pipeline].image_use.default_strengths == strengths
+    assert PIPELINES[pipeline].image_use.default_strengths == strengths

@@ -15,7 +15,8 @@ from jax.experimental.pallas import tpu as pltpu
 from imagefleet.worker.engine.families.stable_diffusion import transformer
 from imagefleet.worker.engine.families.stable_diffusion.transformer import FeedForward
 from imagefleet.worker.engine.kernels import feed_forward
-from imagefleet.worker.engine.kernels.feed_forward import block_pixels, uses_kernel
+from imagefleet.worker.engine.kernels.feed_forward import uses_kernel
+from imagefleet.worker.engine.kernels.feed_forward_spec import block_pixels
 from imagefleet.worker.engine.networks.blocks import LayerNorm
 from imagefleet.worker.engine.placement.mesh import Placement
 

@@ -10,22 +10,20 @@ import pytest
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.families.stable_diffusion.flops import image_flops
-from imagefleet.worker.engine.families.stable_diffusion.memory import memory_need
-from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
 from imagefleet.worker.engine.loading.host_plan import (
     DECODE_SHARE,
     STEP_SHARE,
     BatchPlan,
     plan_host,
 )
+from imagefleet.worker.engine.loading.memory_need import memory_need
 from imagefleet.worker.engine.networks.matmul_flops import matmul_flops
+from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS, TpuHost
-from tests.unit.engine.parity import FOLDER, Oracle
+from tests.unit.engine.parity import FOLDER, Oracle, read_model
 from tools.parity.published import PUBLISHED
-from tools.tpu.models import SHAPES, configs_of, write_configs
+from tools.tpu.models import SHAPES, model_of, write_configs
 
 FLOAT32 = np.dtype(np.float32)
 OLDER = FOLDER / "older"
@@ -56,8 +54,8 @@ def test_products_count_two_flops_a_term_and_loops_by_their_trips() -> None:
 
 
 def test_the_flops_of_stable_diffusion_are_those_of_its_layers() -> None:
-    configs = configs_of("sd14")
-    flops = image_flops(configs, abstract_networks(configs), SHAPES["sd14"])
+    model = model_of("sd14")
+    flops = model.flops(model.networks(), SHAPES["sd14"])
     # Counted by hand, layer by layer: two calls of the UNet; the decoder and the safety checker. Of
     # each pixel that is upsampled, 16 products are computed instead of 36.
     upsampled = 2 * 2 * (8**2 * 1280**2 + 16**2 * 1280**2 + 32**2 * 640**2)
@@ -68,16 +66,8 @@ def test_the_flops_of_stable_diffusion_are_those_of_its_layers() -> None:
 
 @pytest.mark.parametrize("model", [1, 2])
 def test_the_weights_take_the_bytes_that_a_device_then_holds(oracle: Oracle, model: int) -> None:
-    need = memory_need(
-        oracle.configs,
-        abstract_networks(oracle.configs),
-        (),
-        model=model,
-        per_device_batch=1,
-        dtype=FLOAT32,
-        platform="cpu",
-        device_kind="cpu",
-    )
+    workload = Workload(dtype=FLOAT32, platform="cpu", device_kind="cpu", model=model)
+    need = memory_need(oracle.model, oracle.model.networks(), (), workload)
     placement = Placement.of(model, model)
     placed = jax.tree.map(
         lambda weight: jax.device_put(weight, placement.weight_sharding(weight.shape)),
@@ -125,8 +115,8 @@ def test_stable_diffusion_in_float32_fits_v2_only_with_two_devices_a_copy(tmp_pa
 def test_times_follow_the_flops_the_peak_and_the_steps() -> None:
     host, shape = TPU_HOSTS["v5e-4"], Shape(height=64, width=64)
     planned = plan_host(OLDER, host, shapes=[shape], max_per_device_batch=2)
-    configs = Configs.read(CheckpointFiles(OLDER))
-    flops = image_flops(configs, abstract_networks(configs), shape)
+    model = read_model(CheckpointFiles(OLDER))
+    flops = model.flops(model.networks(), shape)
     step = flops.step / (197e12 * STEP_SHARE)
     seconds = {
         (batch.model, batch.per_device_batch): batch.step_seconds[shape]
@@ -152,21 +142,18 @@ def test_errors_name_the_field_the_value_and_what_is_known() -> None:
 
 
 def test_each_further_chunk_of_prompts_needs_keys_and_values_of_every_layer() -> None:
-    configs, host = configs_of("sdxl"), TpuHost.named("v5e-8")
-    networks, bfloat16 = abstract_networks(configs), np.dtype(jnp.bfloat16)
+    model, host = model_of("sdxl"), TpuHost.named("v5e-8")
+    networks, bfloat16 = model.networks(), np.dtype(jnp.bfloat16)
 
     def workspace(chunks: int, per_device_batch: int) -> int:
-        return memory_need(
-            configs,
-            networks,
-            [SHAPES["sdxl"]],
-            model=1,
-            per_device_batch=per_device_batch,
+        workload = Workload(
             dtype=bfloat16,
             platform="tpu",
             device_kind=host.generation.device_kind,
+            per_device_batch=per_device_batch,
             prompt_chunks=chunks,
-        ).workspace
+        )
+        return memory_need(model, networks, [SHAPES["sdxl"]], workload).workspace
 
     # 10 layers of 640 channels and 60 of 1280; keys and values of 77 tokens of two prompts.
     chunk = (10 * 640 + 60 * 1280) * 2 * 77 * 2 * bfloat16.itemsize

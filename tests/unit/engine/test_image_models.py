@@ -116,17 +116,18 @@ def test_the_refiner_continues_an_image_and_reads_the_prompt_with_one_encoder(
     tmp_path: Path,
 ) -> None:
     write_configs(tmp_path, KNOWN[REFINER])
-    family = Configs.read(CheckpointFiles(tmp_path)).family
-    assert family.image_use == ImageUse(required=("image",), default_strengths=STABLE_DIFFUSION_XL)
-    assert (family.text_encoders, family.tokenizers) == (("text_encoder_2",), ("tokenizer_2",))
+    pipeline = Configs.read(CheckpointFiles(tmp_path)).pipeline
+    use = ImageUse(required=("image",), default_strengths=STABLE_DIFFUSION_XL)
+    assert pipeline.image_use == use
+    assert (pipeline.text_encoders, pipeline.tokenizers) == (("text_encoder_2",), ("tokenizer_2",))
 
 
 def test_the_pipeline_of_the_refiner_also_runs_the_networks_of_sdxl(tmp_path: Path) -> None:
     base = KNOWN["stabilityai/stable-diffusion-xl-base-1.0"]
     write_configs(tmp_path, replace(base, pipeline=KNOWN[REFINER].pipeline))
-    family = Configs.read(CheckpointFiles(tmp_path)).family
-    assert family.text_encoders == ("text_encoder", "text_encoder_2")
-    assert not family.has_aesthetic_scores
+    pipeline = Configs.read(CheckpointFiles(tmp_path)).pipeline
+    assert pipeline.text_encoders == ("text_encoder", "text_encoder_2")
+    assert not pipeline.has_aesthetic_scores
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,14 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from imagefleet.worker.engine.loading.read_model import load_tokenizer
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
-from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle, generate_with_noise_of_torch
+from tests.unit.engine.parity import (
+    FOLDER,
+    PROMPTS,
+    Oracle,
+    generate_with_noise_of_torch,
+    token_ids,
+)
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
@@ -84,8 +89,7 @@ def _images_of(
     clip_skip: Sequence[int] = (0, 0),
     guidance_rescale: Sequence[float] = (0, 0),
 ) -> NDArray[np.int_]:
-    tokenizer = load_tokenizer(oracle.files, oracle.configs)
-    tokens = np.stack([tokenizer(pair) for pair in zip(negatives, PROMPTS[:2], strict=True)])
+    tokens = token_ids(oracle.load_tokenizer(), zip(negatives, PROMPTS[:2], strict=True))
     return generate_with_noise_of_torch(
         oracle, tokens, scheduler, negatives, clip_skip, guidance_rescale
     )

@@ -9,12 +9,11 @@ from safetensors.numpy import load_file
 
 from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import ImageSpec
-from imagefleet.worker.engine.loading.read_model import load_tokenizer
 from imagefleet.worker.engine.runtime.batch_inputs import initial_mix
 from imagefleet.worker.engine.sampling import programs as diffusion_programs
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitImages
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
-from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
+from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle, by_encoder, token_ids
 
 EDITS: Final = load_file(FOLDER / "edits.safetensors")
 STEPS: Final = 10
@@ -34,8 +33,8 @@ def test_images_from_init_images_equal_those_of_diffusers(
     encode, begin, step, decode = (
         jax.jit(each) for each in (programs.encode, programs.begin, programs.step, programs.decode)
     )
-    tokenizer = load_tokenizer(oracle.files, oracle.configs)
-    tokens = np.stack([tokenizer(pair) for pair in zip(["red", "blue"], PROMPTS[:2], strict=True)])
+    pairs = zip(["red", "blue"], PROMPTS[:2], strict=True)
+    tokens = by_encoder(token_ids(oracle.load_tokenizer(), pairs))
     same_key = {"key": np.zeros((2, 2), np.uint32), "image_index": np.zeros(2, np.uint32)}
     cases = [key for key in answers if "|" in key]
     assert len(cases) == 22
@@ -53,7 +52,7 @@ def test_images_from_init_images_equal_those_of_diffusers(
         )
         table = SCHEDULERS[scheduler](oracle.configs.noise, STEPS, STEPS - spec.steps)
         inputs = BatchInputs(
-            tokens=tokens[..., None, :],
+            tokens=tokens,
             has_negative=np.ones(2, np.bool_),
             clip_skip=np.zeros(2, np.int32),
             **same_key,
@@ -75,7 +74,7 @@ def test_images_from_init_images_equal_those_of_diffusers(
         next_draw[0] = draws["noise"]
         conditions, state = begin(oracle.weights, inputs, init_latents)
         for _ in table.rows:
-            state, _ = step(oracle.weights.unet, conditions, state)
+            state, _ = step(oracle.weights.denoiser, conditions, state)
         images, *_ = decode(oracle.weights, state)
         difference = np.abs(np.asarray(images, int) - answers[case])
         assert difference.max() <= 1, case

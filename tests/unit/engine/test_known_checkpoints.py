@@ -25,19 +25,24 @@ from imagefleet.shared.jobs.default_strengths import NO_STRENGTH
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import UnetImage
-from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
-from imagefleet.worker.engine.loading.build_engine import load_networks
-from imagefleet.worker.engine.loading.read_model import load_tokenizer
 from imagefleet.worker.engine.networks.latent_scale import LatentScale
-from imagefleet.worker.engine.placement.mesh import Placement
-from imagefleet.worker.engine.runtime.batch_inputs import EmptyBatch
 from imagefleet.worker.engine.sampling import programs as diffusion_programs
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitImages, InitLatents
+from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
+from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.schedulers import coefficients, registry
 from tests.support.processes import ROOT
-from tests.unit.engine.parity import FOLDER, stored_shapes, worst, write_known
+from tests.unit.engine.parity import (
+    FOLDER,
+    by_encoder,
+    load_in_float32,
+    read_model,
+    stored_shapes,
+    token_ids,
+    worst,
+    write_known,
+)
 from tools.parity.fuzz.draft import noise
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.write import (
@@ -74,15 +79,16 @@ pytestmark = pytest.mark.usefixtures("compile_quickly")
 )
 def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path: Path) -> None:
     files = write_known(tmp_path, KNOWN[name])
-    configs = Configs.read(files)
-    programs, weights = load_networks(files, configs, Placement.of(1), np.dtype(np.float32))
+    model = read_model(files)
+    configs = model.configs
+    programs, weights = load_in_float32(files, model)
     default = registry.default(configs.noise)
     table = registry.SCHEDULERS[default](configs.noise, STEPS, 0)
-    tokens = load_tokenizer(files, configs)([NEGATIVE, PROMPT])
-    inputs = _inputs(tokens, table, programs.unet_image is UnetImage.EDITED)
+    tokens = token_ids(model.load_tokenizer(files), [[NEGATIVE, PROMPT]])
+    inputs = _inputs(tokens, table, programs.denoiser.image_input is ImageInput.EDITED)
     size = SIDE // configs.vae.downsampling
     latents = np.moveaxis(noise((1, 4, size, size)), 1, -1)
-    use = configs.family.image_use
+    use = model.image_use
     init_latents = _init_latents(programs, weights, needs_image=bool(use.required))
     conditions, state = _begin(programs, weights, inputs, init_latents)
     predict = _predictor(programs, weights, conditions)
@@ -94,7 +100,7 @@ def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path:
     if use.required and use.default_strengths != NO_STRENGTH:
         skipped = {"noised": STEPS - int(STEPS * STRENGTH)}
         # Without a mask, strength 1 starts from the image, too.
-        skipped |= {"image": 0} if programs.unet_image is UnetImage.NONE else {}
+        skipped |= {"image": 0} if programs.denoiser.image_input is ImageInput.NONE else {}
         for kind, steps in skipped.items():
             table = registry.SCHEDULERS[default](configs.noise, STEPS, steps)
             of_image, of_noise = (np.float32(factor) for factor in table.start)
@@ -114,10 +120,8 @@ def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path:
 @pytest.mark.parametrize("name", LOADS)
 def test_the_weights_have_the_names_and_shapes_of_diffusers(name: str, tmp_path: Path) -> None:
     write_configs(tmp_path, KNOWN[name])
-    networks = abstract_networks(Configs.read(CheckpointFiles(tmp_path)))
-    digests = {
-        network: digest(stored_shapes(network, model)) for network, model in networks.items()
-    }
+    networks = read_model(CheckpointFiles(tmp_path)).networks()
+    digests = {network: digest(stored_shapes(model)) for network, model in networks.items()}
     assert digests == DIGESTS[name]
 
 
@@ -144,7 +148,7 @@ def test_the_documents_list_the_same_checkpoints_with_the_same_fate() -> None:
 def _init_latents(programs: DiffusionPrograms, weights: Any, *, needs_image: bool) -> InitLatents:
     """Return the latents of the image that the pipeline needs, if it needs one."""
     shape = Shape(height=SIDE, width=SIDE)
-    empty = EmptyBatch.of(programs, 1, (1, 77), STEPS)
+    empty = EmptyBatch.of(programs, 1, (77,), STEPS)
     if not needs_image:
         return empty.init_latents(shape)
     images = empty.init_images(shape)._replace(
@@ -164,7 +168,7 @@ def _inputs(
     tokens: NDArray[np.int32], table: coefficients.CoefficientTable, is_edited: bool
 ) -> BatchInputs:
     return BatchInputs(
-        tokens=tokens[None, :, :, None],
+        tokens=by_encoder(tokens),
         has_negative=np.ones(1, bool),
         clip_skip=np.zeros(1, np.int32),
         key=np.zeros((1, 2), np.uint32),
@@ -181,7 +185,7 @@ def _inputs(
 def _predictor(
     programs: DiffusionPrograms, weights: Any, conditions: Any
 ) -> Callable[[Any, Any], Any]:
-    return partial(_predict, programs, weights.unet, conditions)
+    return partial(_predict, programs, weights.denoiser, conditions)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -198,7 +202,7 @@ def _begin(programs: DiffusionPrograms, weights: Any, inputs: Any, init_latents:
 def _predict(
     programs: DiffusionPrograms, unet: Any, conditions: Any, latents: Any, timestep: Any
 ) -> Any:
-    return programs._predict(unet, conditions, latents, timestep, guidance=True)
+    return programs.denoiser.predict(unet, conditions, latents, timestep, guidance=True)
 
 
 @jax.jit

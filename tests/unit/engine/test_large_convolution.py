@@ -18,12 +18,12 @@ from jax.experimental.pallas import tpu as pltpu
 from imagefleet.worker.engine.kernels import large_convolution
 from imagefleet.worker.engine.kernels.convolution import convolve_upsampled, phase_kernels
 from imagefleet.worker.engine.kernels.large_convolution import (
-    KernelSpec,
     block_rows,
     convolve_large,
     find_kernel,
     has_kernel,
 )
+from imagefleet.worker.engine.kernels.large_convolution_spec import KernelSpec
 from imagefleet.worker.engine.networks.blocks import GroupNorm, conv, normalize_and_convolve
 from imagefleet.worker.engine.placement.tpu_hosts import GENERATIONS
 

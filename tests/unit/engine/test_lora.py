@@ -16,16 +16,12 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.lora import MergedTensors, digest_with, read_loras
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.families.stable_diffusion.lora_names import mixes_formats
-from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
-from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.families.stable_diffusion.lora_names import LORA_NAMES
 from imagefleet.worker.engine.loading.load_engine import load_engine
 from imagefleet.worker.engine.options.lora_options import AppliedLora, LoraOption
 from imagefleet.worker.engine.options.model_options import ModelOptions
-from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.settings.worker_settings import WorkerSettings
-from tests.unit.engine.parity import FOLDER, lora_options, worst
+from tests.unit.engine.parity import FOLDER, load_in_float32, lora_options, read_model, worst
 from tools.parity.lora_cases import CASES
 
 LORAS: Final = FOLDER / "loras"
@@ -35,7 +31,7 @@ UNET: Final = "lora_unet_down_blocks_0_attentions_0_proj_in"
 
 def _mappings(base: str) -> dict[str, WeightMapping]:
     files = CheckpointFiles(FOLDER / base)
-    networks = abstract_networks(Configs.read(files))
+    networks = read_model(files).networks()
     opened = files.open_weights(tuple(networks))
     return {
         name: WeightMapping(name, network, opened[name])
@@ -47,7 +43,9 @@ def _mappings(base: str) -> dict[str, WeightMapping]:
 def _merge(base: str, options: Sequence[LoraOption]) -> dict[str, NDArray[Any]]:
     """Return by `network|key` the weights that change, and their values."""
     mappings = _mappings(base)
-    factors = read_loras(options, {name: each.shapes for name, each in mappings.items()})
+    factors = read_loras(
+        options, {name: each.shapes for name, each in mappings.items()}, LORA_NAMES
+    )
     opened = CheckpointFiles(FOLDER / base).open_weights(tuple(mappings))
     merged = {}
     for network, by_key in factors.items():
@@ -81,7 +79,9 @@ def test_the_merged_weights_are_those_that_diffusers_fuses(case: str) -> None:
 def test_a_slice_of_a_merged_weight_is_that_slice_of_the_whole() -> None:
     mappings = _mappings("older")
     factors = read_loras(
-        lora_options({"kohya": 1.0}), {name: each.shapes for name, each in mappings.items()}
+        lora_options({"kohya": 1.0}),
+        {name: each.shapes for name, each in mappings.items()},
+        LORA_NAMES,
     )
     files = CheckpointFiles(FOLDER / "older").open_weights(("unet",))["unet"]
     tensors = MergedTensors(files, factors["unet"])
@@ -105,12 +105,9 @@ def test_the_engine_merges_and_names_what_it_merged(cache_dir: Path) -> None:
 
 def test_the_merged_weight_reaches_the_network() -> None:
     files = CheckpointFiles(FOLDER / "older")
-    configs, where = Configs.read(files), Placement.of(1)
     options = lora_options({"peft": 1.0})
-    _, weights = load_networks(
-        files, configs, where, np.dtype(np.float32), options=ModelOptions(loras=options)
-    )
-    block = weights.unet["down_blocks"][0]["attentions"][0]["transformer_blocks"][0]
+    _, weights = load_in_float32(files, options=ModelOptions(loras=options))
+    block = weights.denoiser["down_blocks"][0]["attentions"][0]["transformer_blocks"][0]
     key = "unet|down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_k.weight"
     assert worst(np.asarray(block["attn1"]["to_k"]["kernel"]).T, EXPECTED[f"peft|{key}"]) < 1e-6
 
@@ -238,7 +235,7 @@ def test_settings_of_peft_give_alpha_by_network_and_pattern(
 ) -> None:
     """PEFT's own default is 8. Without settings alpha is the rank, which is 3 here."""
     shapes = {name: each.shapes for name, each in _mappings("older").items()}
-    factors = read_loras([_with_settings(tmp_path, settings or "")], shapes)
+    factors = read_loras([_with_settings(tmp_path, settings or "")], shapes, LORA_NAMES)
     key = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_k.weight"
     assert factors["unet"][key][0].scale == unet / 3
     key = "encoder.layers.0.self_attn.v_proj.weight"
@@ -295,6 +292,6 @@ def test_a_file_with_kohya_names_of_both_formats_is_known() -> None:
     original = "lora_unet_input_blocks_4_1_proj_in.lora_up.weight"
     renamed = "lora_unet_down_blocks_1_attentions_0_proj_in.lora_up.weight"
     text = "lora_te_text_model_encoder_layers_0_mlp_fc1.alpha"
-    assert mixes_formats([original, renamed])
-    assert not mixes_formats([original, text])
-    assert not mixes_formats([renamed, text])
+    assert LORA_NAMES.mixture([original, renamed])
+    assert not LORA_NAMES.mixture([original, text])
+    assert not LORA_NAMES.mixture([renamed, text])

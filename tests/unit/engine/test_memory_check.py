@@ -1,8 +1,10 @@
 """Too little memory is reported before a weight is read, with what is needed and what to do."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -10,13 +12,11 @@ from imagefleet.shared.errors import DeviceError, TooLittleMemory
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.families.stable_diffusion.memory import workspace_bytes
-from imagefleet.worker.engine.loading.build_engine import load_networks
 from imagefleet.worker.engine.placement import memory_check
-from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.runtime.device_batch import device_errors
-from tests.unit.engine.parity import FOLDER
+from tests.unit.engine.parity import FOLDER, load_in_float32, read_model
+from tools.tpu.models import SHAPES, model_of
 
 GIB = 2**30
 
@@ -36,9 +36,9 @@ def test_no_weight_is_read_if_the_model_does_not_fit(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(memory_check, "host_memory", lambda: 3072)
     monkeypatch.setattr(TensorFiles, "read_slice", lambda *_: pytest.fail("a weight was read"))
     files = CheckpointFiles(FOLDER / "older")
-    configs = Configs.read(files, safety_checker=False)
+    model = read_model(files, safety_checker=False)
     with pytest.raises(TooLittleMemory):
-        load_networks(files, configs, Placement.of(1), np.dtype(np.float32))
+        load_in_float32(files, model)
 
 
 def test_a_container_has_the_rest_of_its_limit(tmp_path: Path) -> None:
@@ -55,7 +55,8 @@ def test_a_container_without_a_limit_has_the_memory_of_the_host(tmp_path: Path) 
 
 
 def test_the_workspace_grows_with_batch_shape_and_dtype() -> None:
-    configs = Configs.read(CheckpointFiles(FOLDER / "older"), safety_checker=False)
+    model = read_model(CheckpointFiles(FOLDER / "older"), safety_checker=False)
+    networks = model.networks()
 
     def workspace(
         side: int,
@@ -63,28 +64,34 @@ def test_the_workspace_grows_with_batch_shape_and_dtype() -> None:
         platform: str = "cpu",
         dtype: str = "float32",
         streams: bool = False,
-        by_kernel: bool = False,
     ) -> int:
-        return workspace_bytes(
-            configs,
-            Shape(height=side, width=side),
-            per_device_batch=batch,
+        workload = Workload(
             dtype=np.dtype(dtype),
             platform=platform,
-            by_kernel=by_kernel,
+            device_kind=platform,
+            per_device_batch=batch,
             streams=streams,
         )
+        return model.workspace_bytes(networks, Shape(height=side, width=side), workload)
 
     assert workspace(64, 1) <= workspace(64, 2) <= 2 * workspace(64, 1)
     assert workspace(64, 16) == 2 * workspace(64, 8)  # the step needs more than the decoder
     assert workspace(128, 1) >= 4 * workspace(64, 1)
     assert workspace(64, 1, dtype="float16") < workspace(64, 1)
-    # The kernel for large maps holds fewer of them.
-    assert workspace(64, 1, "tpu", by_kernel=True) < workspace(64, 1, "tpu")
     # A stream decodes one image at a time, beside the next steps.
     assert workspace(64, 1) < workspace(64, 1, streams=True) < 2 * workspace(64, 1)
     steps = [workspace(64, batch, streams=True) for batch in (1, 2, 3)]
     assert steps[1] - steps[0] == steps[2] - steps[1] <= workspace(64, 1)
+
+
+def test_the_kernel_for_large_maps_holds_fewer_of_them() -> None:
+    model, shape = model_of("sd14"), SHAPES["sd14"]
+    with_kernel = Workload(
+        dtype=np.dtype(ml_dtypes.bfloat16), platform="tpu", device_kind="TPU v5 lite"
+    )
+    without, networks = replace(with_kernel, device_kind="another TPU"), model.networks()
+    fewer = model.workspace_bytes(networks, shape, with_kernel)
+    assert fewer < model.workspace_bytes(networks, shape, without)
 
 
 def test_exhausted_memory_during_warming_is_the_same_error() -> None:

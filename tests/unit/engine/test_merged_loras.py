@@ -13,16 +13,23 @@ from safetensors.numpy import save_file
 
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
-from imagefleet.worker.engine.loading.build_engine import WITH_LORA, load_networks
-from imagefleet.worker.engine.loading.read_model import load_tokenizer
+from imagefleet.worker.engine.families.stable_diffusion.lora_names import LORA_NAMES
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.model_options import ModelOptions
-from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitLatents
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
-from tests.unit.engine.parity import BEGIN, FOLDER, PROMPTS, STEP, lora_options, worst
+from tests.unit.engine.parity import (
+    BEGIN,
+    FOLDER,
+    PROMPTS,
+    STEP,
+    by_encoder,
+    load_in_float32,
+    lora_options,
+    read_model,
+    token_ids,
+    worst,
+)
 from tools.parity.lora_cases import CASES
 
 SHORT: Final = {"two"}
@@ -53,8 +60,8 @@ def test_a_lora_of_every_layer_computes_what_the_merged_model_computes(
 ) -> None:
     random, tensors = np.random.default_rng(5), {}
     files = CheckpointFiles(FOLDER / base)
-    for network, model in abstract_networks(Configs.read(files)).items():
-        for entry in weight_entries(network, model) if network in WITH_LORA else ():
+    for network, model in read_model(files).networks().items():
+        for entry in weight_entries(model) if network in LORA_NAMES.networks else ():
             if entry.path[-1] != "kernel":
                 continue
             out, *rest = entry.stored_shapes[0]
@@ -80,20 +87,14 @@ def _one_step(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the keys of the text in the last block, and the latents after a step from noise."""
     files = CheckpointFiles(FOLDER / base)
-    configs = Configs.read(files)
-    programs, weights = load_networks(
-        files,
-        configs,
-        Placement.of(1),
-        np.dtype(np.float32),
-        options=ModelOptions(loras=tuple(loras), job_loras=tuple(held)),
-    )
-    table = SCHEDULERS["euler"](configs.noise, 2, 0)
+    model, options = read_model(files), ModelOptions(loras=tuple(loras), job_loras=tuple(held))
+    programs, weights = load_in_float32(files, model, options)
+    table = SCHEDULERS["euler"](model.configs.noise, 2, 0)
     row = np.zeros((1, len(held)), np.float32)
     for number, option in enumerate(held):
         row[0, number] = (scales or {}).get(option.name, 0)
     inputs = BatchInputs(
-        tokens=load_tokenizer(files, configs)(["blue", PROMPTS[0]])[None, :, :, None],
+        tokens=by_encoder(token_ids(model.load_tokenizer(files), [["blue", PROMPTS[0]]])),
         has_negative=np.array([True]),
         clip_skip=np.zeros(1, np.int32),
         key=np.zeros((1, 2), np.uint32),
@@ -107,5 +108,5 @@ def _one_step(
     )
     init_latents = InitLatents(np.zeros((1, 8, 8, 4), np.float32), np.ones((1, 8, 8, 1), bool))
     conditions, state = BEGIN(programs, weights, inputs, init_latents)
-    state, _ = STEP(programs, weights.unet, conditions, state)
+    state, _ = STEP(programs, weights.denoiser, conditions, state)
     return np.asarray(jax.tree.leaves(conditions.text)[0]), np.asarray(state.latents)

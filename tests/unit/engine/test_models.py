@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from imagefleet.worker.engine.loading.assemble_networks import abstract_network
+from imagefleet.worker.engine.networks.abstract import abstract_network
 from imagefleet.worker.engine.networks.clip_text import ClipText
-from tests.unit.engine.parity import Oracle, worst
+from tests.unit.engine.parity import Oracle, by_encoder, worst
 
 TOLERANCE: Final = 5e-6
 """Relative tolerance. Measured: text 5e-7, UNet and its blocks 2e-6, autoencoder 1e-6. We promise
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("compile_quickly")
 def test_the_text_encoders_compute_the_same_states(oracle: Oracle) -> None:
     tokens = np.repeat(oracle.answers["tokens"][:, None], 2, axis=1)
     given, none_skipped = np.ones(len(tokens), bool), np.zeros(len(tokens), np.int32)
-    encode = jax.jit(oracle.programs.prompt_encoder)
-    ours = encode(oracle.weights.text, tokens[..., None, :], given, none_skipped)
+    encode = jax.jit(oracle.denoiser.prompt_encoder)
+    ours = encode(oracle.weights.text, by_encoder(tokens), given, none_skipped)
     assert worst(ours.hidden[:, 0], oracle.answers["text"]) < TOLERANCE
     np.testing.assert_array_equal(ours.hidden[:, 1], ours.hidden[:, 0])
     if (pooled := oracle.answers.get("text.pooled")) is None:
@@ -34,7 +34,7 @@ def test_the_text_encoders_compute_the_same_states(oracle: Oracle) -> None:
 
 def test_the_end_token_is_found_by_its_id_and_as_the_highest_id() -> None:
     xl = Oracle.read("xl")
-    tokens, (_, network) = xl.answers["tokens"][:, 1], xl.programs.prompt_encoder.networks
+    tokens, (_, network) = xl.answers["tokens"][:, 1], xl.denoiser.prompt_encoder.networks
     config = nnx.merge(network, xl.weights.text[1]).config
     known = replace(config, eos_token_id=int(tokens.max()))
     by_id = nnx.merge(nnx.graphdef(abstract_network(ClipText, known)), xl.weights.text[1])(tokens)
@@ -52,7 +52,7 @@ def test_the_unet_and_each_of_its_blocks_compute_the_same_feature_maps(oracle: O
         text_time = (oracle.answers["text.pooled"][:2], oracle.answers["unet.time_ids"][0])
 
     def run_every_block(weights: Any, maps: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        unet: Any = nnx.merge(oracle.programs.unet, weights)
+        unet: Any = nnx.merge(oracle.denoiser.unet, weights)
         prompt = unet.project_context(text, *text_time)
         contexts, levels = prompt.blocks, len(unet.down_blocks)
         outputs = {"unet.out": unet(maps["unet.latents"], times, prompt)}
@@ -71,7 +71,7 @@ def test_the_unet_and_each_of_its_blocks_compute_the_same_feature_maps(oracle: O
         out = unet.mid_block(maps["mid_block.x"], time, contexts[levels])
         return outputs | {"mid_block.out.0": out}
 
-    ours = jax.jit(run_every_block)(oracle.weights.unet, inputs)
+    ours = jax.jit(run_every_block)(oracle.weights.denoiser, inputs)
     theirs = {key for key in inputs if key == "unet.out" or ("block" in key and ".out." in key)}
     assert theirs == ours.keys()
     errors = {key: worst(ours[key], inputs[key]) for key in theirs}

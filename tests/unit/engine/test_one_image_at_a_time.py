@@ -47,7 +47,7 @@ def test_devices_exchange_nothing_for_it() -> None:
     oracle = Oracle.read("older")
     shape = Shape(height=64, width=64)
     programs = lower_programs(
-        oracle.configs,
+        oracle.model,
         shape,
         Placement.of(2),
         per_device_batch=2,

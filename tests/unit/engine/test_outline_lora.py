@@ -82,15 +82,15 @@ def test_the_images_equal_those_of_diffusers_with_peft(engine: DiffusionEngine) 
         )
         for prompt in PROMPTS
     ]
-    inputs = builder.inputs(specs)
     shape = engine.info.shapes[0]
+    inputs = builder.inputs(specs, shape)
     conditions, state = jax.jit(programs.begin)(weights, inputs, builder.empty.init_latents(shape))
     noise = np.zeros(state.latents.shape, np.float32)
     noise[: len(specs)] = np.moveaxis(expected["noise"], 1, -1)
     state = state._replace(latents=noise * np.float32(inputs.initial_mix[0, 1]))
     step = jax.jit(programs.step)
     for _ in range(int(inputs.calls[0])):
-        state, _ = step(weights.unet, conditions, state)
+        state, _ = step(weights.denoiser, conditions, state)
     images = np.asarray(jax.jit(programs.decode)(weights, state).images, int)[: len(specs)]
     difference = np.abs(images - expected["images"])
     assert difference.max() <= 1

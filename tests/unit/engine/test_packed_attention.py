@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
+from imagefleet.worker.engine.checkpoint.job_loras import StackedFactors
 from imagefleet.worker.engine.families.stable_diffusion import transformer
 from imagefleet.worker.engine.families.stable_diffusion.transformer import Attention
 from imagefleet.worker.engine.kernels import packed_attention, packed_attention_kernel
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.kernels.attention_backend import Backend
-from imagefleet.worker.engine.kernels.packed_attention import (
-    HeadPacking,
-    attend_packed,
-    find_packing,
-)
-from imagefleet.worker.engine.networks.lora_layers import LoraLayer, StackedFactors
+from imagefleet.worker.engine.kernels.head_packing import HeadPacking
+from imagefleet.worker.engine.kernels.packed_attention import attend_packed, find_packing
+from imagefleet.worker.engine.networks.lora_layers import LoraLayer
 from imagefleet.worker.engine.placement.mesh import Placement
 
 PACKINGS = (

@@ -1,5 +1,6 @@
 """Prompts with weights, and beyond the text encoders' length, equal lpw_stable_diffusion."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,11 +17,10 @@ from imagefleet.shared.jobs.prompt_weights import Piece, pieces_of
 from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
 from imagefleet.worker.engine.families.stable_diffusion.prompt_chunks import used_tokens, weigh
 from imagefleet.worker.engine.families.stable_diffusion.prompt_encoder import EncodedPrompt
-from imagefleet.worker.engine.loading.read_model import load_tokenizer
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.tokenizers.clip import PromptChunks
-from tests.unit.engine.parity import FOLDER, SPEC, Oracle, load_older, worst
+from tests.unit.engine.parity import FOLDER, SPEC, Oracle, by_encoder, load_older, token_ids, worst
 from tools.parity.weighted_prompts import CASES, LONG, MAX_CHUNKS
 
 TOLERANCE: Final = 1e-5
@@ -30,19 +30,24 @@ WEIGHTED: Final = replace(SPEC, prompt_weighting=True)
 
 
 def _chunks(oracle: Oracle, *prompts: str) -> PromptChunks:
-    tokenizer = load_tokenizer(oracle.files, oracle.configs)
+    tokenizer = oracle.load_tokenizer()
     pieces = [pieces_of(prompt, weighting=True) for prompt in prompts]
     return tokenizer.chunks(pieces, MAX_CHUNKS, most=MAX_CHUNKS)
 
 
+def _stacked(slots: list[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
+    """Return the arrays of each encoder of all slots, `[b, 2, k, n]`."""
+    return [np.stack(each) for each in zip(*slots, strict=True)]
+
+
 def _encode(oracle: Oracle, chunks: list[PromptChunks]) -> EncodedPrompt:
     slots = len(chunks)
-    encoded: EncodedPrompt = jax.jit(oracle.programs.prompt_encoder)(
+    encoded: EncodedPrompt = jax.jit(oracle.denoiser.prompt_encoder)(
         oracle.weights.text,
-        np.stack([each.ids for each in chunks]),
+        _stacked([each.ids for each in chunks]),
         np.ones(slots, bool),
         np.zeros(slots, np.int32),
-        token_weights=np.stack([each.weights for each in chunks]),
+        token_weights=_stacked([each.weights for each in chunks]),
         used_chunks=np.array([each.used for each in chunks], np.int32),
     )
     return encoded
@@ -70,9 +75,9 @@ def test_sdxl_weighs_the_states_of_each_encoder_and_pools_the_first_chunk() -> N
     widths = [config.hidden_size for config in oracle.configs.text_encoders]
     for slot, each in enumerate(chunks):
         for index in range(2):
-            states, pooled = _encode_one_by_one(oracle, each.ids[index])
+            states, pooled = _encode_one_by_one(oracle, [ids[index] for ids in each.ids])
             parts = np.split(states[: each.used * 77], [widths[0]], axis=-1)
-            weights = each.weights[index].reshape(2, -1)[:, : each.used * 77, None]
+            weights = [of_all[index].reshape(-1)[: each.used * 77, None] for of_all in each.weights]
             expected = np.concatenate(
                 [
                     part * weight * (part.mean() / (part * weight).mean())
@@ -87,14 +92,13 @@ def test_sdxl_weighs_the_states_of_each_encoder_and_pools_the_first_chunk() -> N
 
 
 def _encode_one_by_one(
-    oracle: Oracle, ids: NDArray[np.int32]
+    oracle: Oracle, ids: Sequence[NDArray[np.int32]]
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Return the states of chunks `[e, k, n]`, each encoded as a prompt without weights."""
-    tokens = np.moveaxis(ids, 1, 0)[:, None, :, None]  # [k, 1, e, 1, n]
-    slots = len(tokens)
-    plain = jax.jit(oracle.programs.prompt_encoder)(
+    """Return the states of chunks `[k, n]`, each encoded as a prompt without weights."""
+    slots = len(ids[0])
+    plain = jax.jit(oracle.denoiser.prompt_encoder)(
         oracle.weights.text,
-        np.repeat(tokens, 2, axis=1),
+        [np.repeat(each[:, None, None], 2, axis=1) for each in ids],
         np.ones(slots, bool),
         np.zeros(slots, np.int32),
     )
@@ -106,19 +110,19 @@ def test_a_prompt_without_weights_has_the_states_of_the_plain_prompt_exactly(
     oracle: Oracle,
 ) -> None:
     prompts = ["a red circle", "blue"]
-    plain = load_tokenizer(oracle.files, oracle.configs)(prompts)[None, :, :, None]
+    plain = by_encoder(token_ids(oracle.load_tokenizer(), [prompts]))
     pieces = [pieces_of(prompt, weighting=True) for prompt in prompts]
-    chunks = load_tokenizer(oracle.files, oracle.configs).chunks(pieces, 1, most=1)
-    np.testing.assert_array_equal(chunks.ids[None], plain)
+    chunks = oracle.load_tokenizer().chunks(pieces, 1, most=1)
+    np.testing.assert_array_equal(_stacked([chunks.ids]), plain)
     given, none_skipped = np.ones(1, bool), np.zeros(1, np.int32)
-    encode = jax.jit(oracle.programs.prompt_encoder)
+    encode = jax.jit(oracle.denoiser.prompt_encoder)
     expected = encode(oracle.weights.text, plain, given, none_skipped)
     found = encode(
         oracle.weights.text,
         plain,
         given,
         none_skipped,
-        token_weights=chunks.weights[None],
+        token_weights=_stacked([chunks.weights]),
         used_chunks=np.ones(1, np.int32),
     )
     np.testing.assert_array_equal(found.hidden, expected.hidden)
@@ -127,12 +131,13 @@ def test_a_prompt_without_weights_has_the_states_of_the_plain_prompt_exactly(
 def test_layers_are_skipped_in_every_chunk() -> None:
     oracle = Oracle.read("older")
     chunks = _chunks(oracle, "blue", LONG)
-    encode = jax.jit(oracle.programs.prompt_encoder)
+    encode = jax.jit(oracle.denoiser.prompt_encoder)
     given, skip = np.ones(1, bool), np.ones(1, np.int32)
-    weights, used = np.ones_like(chunks.weights[None]), np.array([chunks.used])
-    together = encode(oracle.weights.text, chunks.ids[None], given, skip, None, weights, used)
+    ids, used = _stacked([chunks.ids]), np.array([chunks.used])
+    weights = [np.ones_like(each) for each in _stacked([chunks.weights])]
+    together = encode(oracle.weights.text, ids, given, skip, None, weights, used)
     for index in range(chunks.used):
-        one = chunks.ids[None, :, :, index : index + 1]
+        one = [each[:, :, index : index + 1] for each in ids]
         alone = encode(oracle.weights.text, one, given, skip)
         found = together.hidden[:, :, 77 * index : 77 * (index + 1)]
         assert worst(found, np.asarray(alone.hidden)) < TOLERANCE
@@ -157,7 +162,7 @@ def test_states_are_scaled_back_to_their_mean_within_a_limit() -> None:
 
 def test_words_beyond_the_chunks_are_cut_and_reported() -> None:
     oracle = Oracle.read("older")
-    tokenizer = load_tokenizer(oracle.files, oracle.configs)
+    tokenizer = oracle.load_tokenizer()
     fits, too_long = ([Piece(" ".join(["red"] * words))] for words in (150, 151))
     assert not tokenizer.truncated(fits, most=2)
     assert tokenizer.truncated(too_long, most=2)
@@ -202,12 +207,12 @@ def test_the_unet_attends_to_the_chunks_of_a_prompt_and_to_no_others() -> None:
     latents = rng.normal(size=(2, 8, 8, channels)).astype(np.float32)
 
     def predict(weights: Any, hidden: Any, mask: Any) -> jax.Array:
-        network: Any = nnx.merge(oracle.programs.unet, weights)
+        network: Any = nnx.merge(oracle.denoiser.unet, weights)
         context = network.project_context(hidden)._replace(mask=mask)
         output: jax.Array = network(latents, np.full(2, 500, np.float32), context)
         return output
 
-    run, unet = jax.jit(predict), oracle.weights.unet
+    run, unet = jax.jit(predict), oracle.weights.denoiser
     both, first = (np.asarray(used_tokens(jnp.asarray(used), 2, 77))[:, 0] for used in USED)
     masked = np.asarray(run(unet, hidden, both))
     alone = np.asarray(run(unet, hidden[:, :77], first[:, :77]))
@@ -236,4 +241,4 @@ def test_prompts_with_weights_run_in_a_stream(engine: DiffusionEngine, cache_dir
 def test_a_worker_without_chunks_refuses_weights(cache_dir: Path) -> None:
     loaded = load_older(cache_dir, devices=1, max_num_inference_steps=8)
     with pytest.raises(ValueError, match="IMAGEFLEET_PROMPT_CHUNKS=0"):
-        loaded._input_builder.inputs([WEIGHTED])
+        loaded._input_builder.inputs([WEIGHTED], NATIVE)

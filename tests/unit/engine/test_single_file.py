@@ -12,18 +12,14 @@ from safetensors.numpy import load_file, save_file
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.families.stable_diffusion.original_format import base_model
-from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
-from imagefleet.worker.engine.loading.build_engine import load_networks
 from imagefleet.worker.engine.loading.find_checkpoint import (
     ModelIdentity,
     find_checkpoint,
     open_checkpoint,
 )
 from imagefleet.worker.engine.loading.load_engine import load_engine
-from imagefleet.worker.engine.placement.mesh import Placement
-from tests.unit.engine.parity import FOLDER
+from tests.unit.engine.parity import FOLDER, load_in_float32, read_model
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.single_file import SINGLE_FILES, content_digest, original_tensors
 from tools.parity.known.write import write_configs
@@ -37,9 +33,9 @@ def _write(folder: Path, name: str) -> Path:
     """Write the file, and its configs and tokenizers beside it."""
     file = folder / "model.safetensors"
     write_configs(folder / "model", KNOWN[name])
-    networks = abstract_networks(Configs.read(CheckpointFiles(folder / "model")))
+    networks = read_model(CheckpointFiles(folder / "model")).networks()
     shapes = {
-        network: {each.key: each.stored_shapes[0] for each in weight_entries(network, model)}
+        network: {each.key: each.stored_shapes[0] for each in weight_entries(model)}
         for network, model in networks.items()
     }
     tensors: dict[str, Any] = {**original_tensors(name, shapes)}
@@ -53,10 +49,8 @@ def test_each_key_of_diffusers_has_the_tensor_that_diffusers_finds(
 ) -> None:
     file = _write(tmp_path, name)
     files = open_checkpoint(find_checkpoint(str(file)))
-    configs = Configs.read(files)
     entries = {
-        network: weight_entries(network, model)
-        for network, model in abstract_networks(configs).items()
+        network: weight_entries(model) for network, model in read_model(files).networks().items()
     }
     keys = {network: [entry.key for entry in each] for network, each in entries.items()}
     for network, opened in files.open_weights(list(keys), keys).items():
@@ -66,7 +60,7 @@ def test_each_key_of_diffusers_has_the_tensor_that_diffusers_finds(
             found[key] = opened.read_slice(key, whole)
             assert found[key].shape == opened.shapes[key]
         assert content_digest(found) == ANSWERS[name][network]
-    load_networks(files, configs, Placement.of(1), np.dtype(np.float32))
+    load_in_float32(files)
 
 
 def test_weights_are_read_in_slices_of_rows_and_columns(tmp_path: Path) -> None:
@@ -81,10 +75,9 @@ def test_weights_are_read_in_slices_of_rows_and_columns(tmp_path: Path) -> None:
 
 
 def _second_text_encoder(files: CheckpointFiles) -> Any:
-    networks = abstract_networks(Configs.read(files))
+    networks = read_model(files).networks()
     keys = {
-        network: [each.key for each in weight_entries(network, model)]
-        for network, model in networks.items()
+        network: [each.key for each in weight_entries(model)] for network, model in networks.items()
     }
     return files.open_weights(list(keys), keys)["text_encoder_2"]
 
@@ -184,7 +177,7 @@ def test_a_file_that_says_how_its_model_was_trained_needs_such_a_scheduler(
 
 def _load(file: Path) -> None:
     files = open_checkpoint(file)
-    load_networks(files, Configs.read(files), Placement.of(1), np.dtype(np.float32))
+    load_in_float32(files)
 
 
 def test_a_file_without_configs_beside_it_needs_those_of_its_base(

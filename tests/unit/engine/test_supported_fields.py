@@ -7,7 +7,7 @@ import pytest
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import (
-    FAMILIES,
+    PIPELINES,
     PipelineIndex,
 )
 from imagefleet.worker.engine.schedulers import coefficients, registry, supported_fields
@@ -62,14 +62,14 @@ def test_pndm_is_offered_if_the_file_leaves_out_the_runge_kutta_steps(skips: boo
 
 def test_the_pipeline_of_inpainting_leaves_out_the_runge_kutta_steps_where_it_can() -> None:
     """It sets the field if the scheduler's config has it."""
-    family = FAMILIES["StableDiffusionInpaintPipeline"]
+    pipeline = PIPELINES["StableDiffusionInpaintPipeline"]
     for class_name, file, is_offered in (
         ("PNDMScheduler", {}, True),
         ("DDIMScheduler", {}, False),
         ("DDIMScheduler", {"skip_prk_steps": False}, True),
     ):
         index = PipelineIndex(
-            family=family,
+            pipeline=pipeline,
             text_encoder_classes=(),
             scheduler_class=class_name,
             has_safety_checker=False,

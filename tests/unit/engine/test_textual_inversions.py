@@ -18,26 +18,26 @@ from safetensors.numpy import load_file, save_file
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.lora import digest_with
-from imagefleet.worker.engine.checkpoint.textual_inversion import read_textual_inversions
 from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.loading.build_engine import load_networks
 from imagefleet.worker.engine.loading.compile_ahead import compile_ahead
 from imagefleet.worker.engine.loading.load_engine import SharedExecutables
-from imagefleet.worker.engine.loading.read_model import add_textual_inversions, load_tokenizer
 from imagefleet.worker.engine.options.mesh_spec import MeshSpec
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
-from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from tests.unit.engine.parity import (
     FOLDER,
     Oracle,
+    by_encoder,
+    denoiser_of,
     generate_with_noise_of_torch,
+    load_in_float32,
     load_older,
     load_program,
+    read_model,
+    token_ids,
     worst,
 )
 from tools.parity.inversion_cases import FILES, NEGATIVES, PROMPTS
@@ -62,16 +62,13 @@ class Loaded:
 
     def __init__(self, base: str, options: Sequence[TextualInversionOption] | None = None) -> None:
         files = CheckpointFiles(FOLDER / base)
-        configs = Configs.read(files)
-        self.tokenizer = load_tokenizer(files, configs)
+        model = read_model(files)
+        self.tokenizer = model.load_tokenizer(files)
         given = _options(base) if options is None else options
-        inversions = read_textual_inversions(given, configs)
-        vectors = add_textual_inversions(inversions, self.tokenizer, configs)
-        self.programs, self.weights = load_networks(
-            files, configs, Placement.of(1), np.dtype(np.float32), vectors=vectors
-        )
+        model = model.with_textual_inversions(given, self.tokenizer)
+        self.programs, self.weights = load_in_float32(files, model)
         answers = load_file(files.folder / "expected.safetensors")
-        self.oracle = Oracle(files, configs, self.programs, self.weights, answers)
+        self.oracle = Oracle(files, model, self.programs, self.weights, answers)
 
 
 @pytest.fixture(scope="module", params=sorted(FILES))
@@ -93,12 +90,12 @@ def answers(base: str) -> dict[str, NDArray[Any]]:
 def test_ids_and_states_equal_those_of_diffusers(
     base: str, loaded: Loaded, answers: dict[str, NDArray[Any]]
 ) -> None:
-    tokens = loaded.tokenizer(PROMPTS[base])
+    tokens = np.stack(loaded.tokenizer(PROMPTS[base]), axis=1)
     np.testing.assert_array_equal(tokens, answers["tokens"])
     slots = len(tokens)
-    states = jax.jit(loaded.programs.prompt_encoder)(
+    states = jax.jit(denoiser_of(loaded.programs).prompt_encoder)(
         loaded.weights.text,
-        np.stack([tokens, tokens], axis=1)[..., None, :],
+        by_encoder(np.stack([tokens, tokens], axis=1)),
         np.ones(slots, bool),
         np.zeros(slots, np.int32),
     )
@@ -112,7 +109,7 @@ def test_images_equal_those_of_diffusers(
     base: str, loaded: Loaded, answers: dict[str, NDArray[Any]]
 ) -> None:
     pairs = zip(NEGATIVES[base], PROMPTS[base][:2], strict=True)
-    tokens = np.stack([loaded.tokenizer(pair) for pair in pairs])
+    tokens = token_ids(loaded.tokenizer, pairs)
     images = generate_with_noise_of_torch(loaded.oracle, tokens, SCHEDULER[base], NEGATIVES[base])
     difference = np.abs(images - answers["pictures"])
     assert difference.max() <= 1

@@ -11,16 +11,13 @@ import pytest
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.loading.read_model import load_tokenizer
 from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer, PromptTokenizer
 from imagefleet.worker.engine.tokenizers.clip_files import TokenizerFiles
-from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
+from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle, read_model
 
 
 def test_ids_equal_those_of_transformers(oracle: Oracle) -> None:
-    tokenizer = load_tokenizer(oracle.files, oracle.configs)
-    ids = tokenizer(PROMPTS)
+    ids = np.stack(oracle.load_tokenizer()(PROMPTS), axis=1)
     assert ids.dtype == np.int32
     np.testing.assert_array_equal(ids, oracle.answers["tokens"])
 
@@ -119,7 +116,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     files = CheckpointFiles(checkpoint)
     with pytest.raises(CheckpointError, match=message):
-        load_tokenizer(files, Configs.read(files))
+        read_model(files).load_tokenizer(files)
 
 
 @pytest.mark.parametrize("part", ["padding", "truncation"])

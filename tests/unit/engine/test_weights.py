@@ -17,16 +17,13 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.config_reader import Json
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
-from imagefleet.worker.engine.loading.assemble_networks import abstract_network
-from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.networks.abstract import abstract_network
 from imagefleet.worker.engine.networks.clip_text import ClipText, ClipTextConfig
 from imagefleet.worker.engine.networks.safety import SafetyChecker, SafetyConfig
 from imagefleet.worker.engine.networks.vae import Vae, VaeConfig
-from imagefleet.worker.engine.placement.mesh import Placement
-from tests.unit.engine.parity import FOLDER
+from tests.unit.engine.parity import FOLDER, load_in_float32
 
 UNET = "unet/diffusion_pytorch_model.safetensors"
 VAE = "vae/diffusion_pytorch_model.safetensors"
@@ -35,7 +32,7 @@ Tensors = dict[str, NDArray[Any]]
 
 def _load(folder: Path) -> None:
     files = CheckpointFiles(folder)
-    load_networks(files, Configs.read(files), Placement.of(1), np.dtype(np.float32))
+    load_in_float32(files)
 
 
 def _change(file: Path, change: Callable[[Tensors], object]) -> None:
@@ -179,7 +176,7 @@ PUBLISHED = json.loads((FOLDER / "full_size.json").read_text())
 )
 def test_every_weight_of_the_published_models_is_known(model: str, network: str) -> None:
     expected = PUBLISHED[model][network]
-    entries = weight_entries(network, _network(network, expected["config"]))
+    entries = weight_entries(_network(network, expected["config"]))
     assert sum(math.prod(entry.shape) for entry in entries) == expected["parameters"]
     lines = sorted(f"{entry.key} {list(entry.stored_shapes[0])}" for entry in entries)
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == expected["sha256"]

@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 from safetensors.numpy import save_file
 
+from imagefleet.worker.engine.checkpoint.single_file import Origin
 from imagefleet.worker.engine.families.stable_diffusion.original_format import (
     CLIP_PREFIXES,
     OPEN_CLIP_PREFIXES,
-    Origin,
     origins,
 )
 from tools.parity.fuzz.draft import INDEX, SCHEDULER, Draft, Tensors

@@ -69,12 +69,12 @@ def _run(engine: DiffusionEngine, job: Job) -> NDArray[np.uint8]:
     programs: DiffusionPrograms = engine._compiler.programs
     shape = engine.info.shapes[0]
     specs = [spec for prompt in range(2) for spec in _specs(engine, job, prompt)]
-    inputs = engine._input_builder.inputs(specs)
+    inputs = engine._input_builder.inputs(specs, shape)
     init_latents = engine._empty_batch.init_latents(shape)
     with patch.object(diffusion_programs, "normal", _normal):
         conditions, state = _begin(programs, engine._weights, inputs, init_latents)
         for _ in range(int(inputs.calls.max())):
-            state = _step(programs, engine._weights.unet, conditions, state)
+            state = _step(programs, engine._weights.denoiser, conditions, state)
         decoded = _decode(programs, engine._weights, state)
     if not np.asarray(decoded.finite).all():
         raise CheckpointError("the images are not finite; `warm` would refuse this checkpoint")

@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from imagefleet.worker.engine.checkpoint.single_file import Origin
 from imagefleet.worker.engine.families.stable_diffusion.original_format import (
     CLIP_PREFIXES,
     OPEN_CLIP_PREFIXES,
-    Origin,
     origins,
 )
 from tools.parity.known.write import Shapes, current_name, draw

@@ -15,15 +15,13 @@ from imagefleet.shared.text.printable import counted
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 
 INDEX: Final = "model_index.json"
-NETWORKS: Final = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
-"""Folders of networks that this engine knows. model_index.json lists those of a checkpoint."""
 FILES_BESIDE: Final = {
     "adapter_config.json": "transformers would add this adapter of PEFT, which is not done here",
     "processor_config.json": "transformers would read it before preprocessor_config.json",
 }
 """Files beside a config with which transformers would make another part, and the reason."""
-_OF_DIFFUSERS: Final = ("unet", "vae")
-"""Networks that diffusers reads. transformers reads the others."""
+_OF_TRANSFORMERS: Final = ("text_encoder", "safety_checker")
+"""How the folders begin whose weights transformers reads. diffusers reads the others."""
 FULL: Final = ""
 HALF: Final = ".fp16"
 """The suffix of weights in half precision, which are read only if some network has no others."""
@@ -44,7 +42,7 @@ class CheckpointFiles:
         self._read: set[Path] = set()
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a file, such as `unet/config.json`.
+        """Return the JSON object in a file, such as `vae/config.json`.
 
         Raises:
             CheckpointError: The file is missing or holds no JSON object.
@@ -153,11 +151,6 @@ def has_full_weights(folder: Path) -> bool:
     return _weight_index(folder, FULL) is not None
 
 
-def network_folders(index: Mapping[str, Any]) -> list[str]:
-    """Return the folders of networks that model_index.json lists."""
-    return [name for name in NETWORKS if has_part(index, name)]
-
-
 def has_part(index: Mapping[str, Any], part: str) -> bool:
     """Return whether model_index.json lists this part, even if its entry is malformed.
 
@@ -177,7 +170,7 @@ def weight_names(network: str, variant: str) -> tuple[str, str]:
         f"{stem}{variant}.safetensors",
         f"{stem}.safetensors.index{variant}.json",
     )
-    return (shards, whole) if network in _OF_DIFFUSERS else (whole, shards)
+    return (whole, shards) if network.startswith(_OF_TRANSFORMERS) else (shards, whole)
 
 
 def shard_names(index: Path) -> list[str]:
@@ -207,7 +200,7 @@ def config_digest(folder: Path) -> str:
 
 
 def _stem(network: str) -> str:
-    return "diffusion_pytorch_model" if network in _OF_DIFFUSERS else "model"
+    return "model" if network.startswith(_OF_TRANSFORMERS) else "diffusion_pytorch_model"
 
 
 def _weight_index(folder: Path, variant: str) -> Path | None:

@@ -23,7 +23,7 @@ class ConfigReader:
     """Reads fields one by one, collects their errors, and raises all of them in `finish`."""
 
     def __init__(self, file: str, config: Json) -> None:
-        """Read from `config`; errors name `file`, such as `unet/config.json`."""
+        """Read from `config`; errors name `file`, such as `vae/config.json`."""
         self._file = file
         self._config = config
         self._read: set[str] = set()

@@ -4,8 +4,8 @@ Input: LoRA files and the weights that they fit. Output: the factors of each lay
 placed on the devices. `worker.engine.networks.lora_layers` computes with them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -14,14 +14,30 @@ from imagefleet.worker.engine.checkpoint.lora import (
     Floats,
     LoraFactors,
     Loras,
+    Shapes,
     applied_loras,
     read_loras,
 )
+from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames
 from imagefleet.worker.engine.checkpoint.weights import Params, WeightEntry
-from imagefleet.worker.engine.networks.lora_layers import LORA, Columns, StackedFactors
 from imagefleet.worker.engine.options.lora_options import JobLora, LoraOption
 
-Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
+LORA: Final = "lora"
+"""The key of a layer's factors among its parameters, beside `kernel` and `bias`."""
+Columns = tuple[int, ...]
+"""The number of the LoRA that each column of `down` belongs to. It determines the program, and is
+therefore a key of the tree of parameters."""
+
+
+class StackedFactors(NamedTuple):
+    """The factors of all LoRA of a layer, side by side."""
+
+    down: Any
+    """`[in, columns]`; of a convolution `[h, w, in, columns]`."""
+    up: Any
+    """`[columns, out]`, times alpha / rank."""
+
+
 PlaceFactors = Callable[[StackedFactors], StackedFactors]
 """Returns factors, float32 in numpy, as arrays on the devices, or as abstract ones."""
 
@@ -34,15 +50,15 @@ def job_loras(options: Sequence[LoraOption]) -> tuple[JobLora, ...]:
 class JobLoraFactors:
     """The factors of all files, by the layers that they fit."""
 
-    def __init__(self, options: Sequence[LoraOption], shapes: Shapes) -> None:
-        """Read the files. `shapes` has by network and key the shape of each weight.
+    def __init__(self, options: Sequence[LoraOption], shapes: Shapes, names: LoraNames) -> None:
+        """Read the files. `shapes` and `names` are those of `read_loras`.
 
         Raises:
             CheckpointError: A file is missing or damaged, is no plain LoRA, or does not fit the
                 model.
         """
         self._options = options
-        self._loras: list[Loras] = [read_loras([option], shapes) for option in options]
+        self._loras: list[Loras] = [read_loras([option], shapes, names) for option in options]
 
     @property
     def size(self) -> int:

@@ -16,14 +16,9 @@ from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import sha256_of_file
+from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames, parse_key, unsupported_kind
 from imagefleet.worker.engine.checkpoint.peft_settings import PeftSettings
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.families.stable_diffusion.lora_names import (
-    layer_names,
-    mixes_formats,
-    parse_key,
-    unsupported_kind,
-)
 from imagefleet.worker.engine.options.lora_options import AppliedLora, LoraOption
 from imagefleet.worker.engine.options.textual_inversion_options import LoadedInversion
 
@@ -53,6 +48,8 @@ class LoraFactors:
         return np.asarray(added.reshape(len(up), *down.shape[1:]), np.float32)
 
 
+Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
+"""The shape of each weight in torch's layout, by network and key."""
 Loras = Mapping[str, Mapping[str, Sequence[LoraFactors]]]
 """The factors by network and key."""
 
@@ -76,14 +73,13 @@ class MergedTensors(TensorFiles):
         return tensor
 
 
-def read_loras(
-    options: Sequence[LoraOption], shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
-) -> Loras:
+def read_loras(options: Sequence[LoraOption], shapes: Shapes, names: LoraNames) -> Loras:
     """Read files, and match them with the weights of a model.
 
     Args:
         options: The files and their scales.
         shapes: By network and key: the shape of the weight in torch's layout.
+        names: Of the model's layers.
 
     Raises:
         CheckpointError: A file is missing or damaged, is no plain LoRA, or does not fit the model.
@@ -93,7 +89,7 @@ def read_loras(
         path = Path(option.path).expanduser()
         if not path.is_file():
             raise CheckpointError(f"lora {option.name}: {path} is not a file; give a .safetensors")
-        for (network, key), factors in _LoraFile(path, shapes).factors(option.scale).items():
+        for (network, key), factors in _LoraFile(path, shapes, names).factors(option.scale).items():
             loras[network].setdefault(key, []).append(factors)
     return loras
 
@@ -121,8 +117,9 @@ def digest_with(
 class _LoraFile:
     """One LoRA file, matched with the weights of a model."""
 
-    def __init__(self, path: Path, shapes: Mapping[str, Mapping[str, tuple[int, ...]]]) -> None:
+    def __init__(self, path: Path, shapes: Shapes, names: LoraNames) -> None:
         self._path = path
+        self._names = names
         self._shapes = shapes
         self._files = TensorFiles([path])
         self._settings = PeftSettings(path, self._files.header)
@@ -139,7 +136,7 @@ class _LoraFile:
         layers = {
             name: (network, key)
             for network, weights in self._shapes.items()
-            for name, key in layer_names(network, list(weights)).items()
+            for name, key in self._names.by_name(network, list(weights)).items()
         }
         unknown = []
         for key in sorted(self._files.shapes):
@@ -159,11 +156,8 @@ class _LoraFile:
             )
         if not self._keys:
             raise CheckpointError(f"{self._path} holds no LoRA")
-        if mixes_formats(self._files.shapes):
-            raise CheckpointError(
-                f"{self._path} names layers of the UNet in the original format and in that of "
-                "diffusers, which would drop the former; convert the file to one format"
-            )
+        if mixture := self._names.mixture(self._files.shapes):
+            raise CheckpointError(f"{self._path} {mixture}; convert the file to one format")
 
     def factors(self, scale: float) -> dict[tuple[str, str], LoraFactors]:
         """Return the factors by network and weight.
@@ -197,7 +191,8 @@ class _LoraFile:
         if "alpha" in parts:
             alpha = self._read_alpha(parts["alpha"])
         else:
-            of_settings = self._settings.alpha(network, key.removesuffix(".weight"))
+            layer = self._names.spellings(network, key.removesuffix(".weight"))
+            of_settings = self._settings.alpha(network, layer)
             alpha = rank if of_settings is None else of_settings
         return LoraFactors(down, up.reshape(shape[0], rank), scale * alpha / rank)
 

@@ -7,7 +7,7 @@ are refused.
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,15 +40,13 @@ class PeftSettings:
             if name.endswith(".alpha_pattern")
         }
 
-    def alpha(self, network: str, layer: str) -> float | None:
+    def alpha(self, network: str, names: Sequence[str]) -> float | None:
         """Return alpha of a layer of a network. None: the file has no settings.
 
-        As PEFT does it, the first pattern decides that fits the end of the layer's name.
+        As PEFT does it, the first pattern decides that fits the end of one of the layer's names.
         """
         if not self._fields:
             return None
-        # transformers once had this prefix, and patterns still have it.
-        names = [layer] if network == "unet" else [f"text_model.{layer}", layer]
         for pattern, alpha in self._patterns.get(network, {}).items():
             if any(re.match(rf"(.*\.)?({pattern})$", name) for name in names):
                 return alpha

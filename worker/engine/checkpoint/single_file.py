@@ -2,13 +2,14 @@
 
 Input: the file. Output: the tensors of each network, under the keys of diffusers. Its configs and
 tokenizers come from a folder in diffusers format. It lies beside the file, or is that of the
-model's base on the Hub. `original_format` says which key is where.
+model's base on the Hub. The family of the model says which key is where.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
 
@@ -19,20 +20,6 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     sha256_of_file,
 )
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.families.stable_diffusion.original_format import (
-    UNREAD,
-    Origin,
-    base_model,
-    origins,
-)
-from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import (
-    SCHEDULER,
-    PipelineIndex,
-)
-from imagefleet.worker.engine.families.stable_diffusion.training_markers import (
-    MARKERS,
-    check_markers,
-)
 
 ENDING: Final = ".safetensors"
 _LISTED: Final = 5
@@ -53,27 +40,54 @@ def config_folder(file: Path) -> Path | None:
     return folder if (folder / INDEX).is_file() else None
 
 
-def base_of(file: Path) -> str:
-    """Return the Hub id of the model whose configs and tokenizers the file needs.
+@dataclass(frozen=True)
+class Origin:
+    """The place of a tensor in a file."""
 
-    Raises:
-        CheckpointError: The file is damaged, or of a model that this engine does not know.
-    """
-    if (base := base_model(TensorFiles([file]).shapes)) is None:
-        raise CheckpointError(
-            f"{file} does not have the keys of Stable Diffusion 1, 2 or XL in the original "
-            "format; give a folder in diffusers format, or another file"
-        )
-    return base
+    key: str
+    third: int | None = None
+    """Which third of the rows it is, where queries, keys and values are one tensor."""
+    transposed: bool = False
+
+
+class OriginalFormat(Protocol):
+    """The format of the program in which the models of a family were trained."""
+
+    def origins(
+        self, network: str, keys: Iterable[str], stored: Iterable[str]
+    ) -> Mapping[str, Origin]:
+        """Return the place of each key of a network.
+
+        Args:
+            network: The network's folder in diffusers format.
+            keys: Its keys there.
+            stored: The keys in the file. They tell which program wrote it.
+        """
+
+    def is_read(self, key: str) -> bool:
+        """Return whether a key of a file is a weight that diffusers reads."""
+
+    def check_training(self, file: Path, whole: TensorFiles, files: CheckpointFiles) -> None:
+        """Check what the file says of its model's training against the configs.
+
+        Args:
+            file: The path, for errors.
+            whole: All tensors of the file.
+            files: Those with the configs.
+
+        Raises:
+            CheckpointError: They contradict each other.
+        """
 
 
 class SingleFile(CheckpointFiles):
     """The files of a checkpoint whose weights are in one file."""
 
-    def __init__(self, file: Path, configs: Path) -> None:
+    def __init__(self, file: Path, configs: Path, original_format: OriginalFormat) -> None:
         """Read weights from `file`, and everything else from the folder `configs`."""
         super().__init__(configs)
         self._file = file
+        self._format = original_format
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Return the JSON object in a file. As in diffusers, there is no safety checker."""
@@ -94,16 +108,13 @@ class SingleFile(CheckpointFiles):
                 was trained for another scheduler.
         """
         whole, found = TensorFiles([self._file]), {}
-        index = PipelineIndex.from_json(self.read_json(INDEX))
-        check_markers(self._file, whole, index.noise_schedule(self.read_json(SCHEDULER)))
+        self._format.check_training(self._file, whole, self)
         read: set[str] = set()
         for network in networks:
-            places = origins(network, (keys or {}).get(network, ()), whole.shapes)
+            places = self._format.origins(network, (keys or {}).get(network, ()), whole.shapes)
             found[network] = OriginalTensors(whole, places)
             read |= {origin.key for origin in places.values()}
-        unread = sorted(
-            key for key in whole.shapes.keys() - read - MARKERS if not UNREAD.match(key)
-        )
+        unread = sorted(key for key in whole.shapes.keys() - read if self._format.is_read(key))
         if unread:
             raise CheckpointError(
                 f"{self._file} has {len(unread)} weights that the configs in {self.folder} do not "

@@ -1,9 +1,9 @@
 """Load the weights of a checkpoint into our networks, strictly.
 
 Input: an abstract network (shapes only) and the tensors of a checkpoint. Output: its parameters on
-the devices. Our attribute names are those of the checkpoint where possible; the tables below list
-the exceptions. Loading fails if any key is missing, unused or duplicate, has the wrong shape or a
-dtype that is not floating-point, or holds NaN or infinity.
+the devices. Our attribute names are those of the checkpoint where possible; the `weight_names` of
+each network lists the exceptions. Loading fails if any key is missing, unused or duplicate, has the
+wrong shape or a dtype that is not floating-point, or holds NaN or infinity.
 """
 
 import re
@@ -46,50 +46,25 @@ _VALUES_AT_ONCE: Final = 1 << 18
 """Numbers that are checked at once, so that the intermediate results stay in the cache."""
 LEAF_NAMES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 
-_CLIP_TEXT: Final[RenameRules] = (
-    (r"^(token|position)_embedding\b", r"embeddings.\1_embedding"),
-    (r"^layers\b", "encoder.layers"),
-)
 
-TO_CHECKPOINT_NAMES: Final[Mapping[str, RenameRules]] = {
-    "text_encoder": _CLIP_TEXT,
-    "text_encoder_2": _CLIP_TEXT,
-    "unet": (
-        (r"\b(up|down)sampler\b", r"\1samplers.0"),
-        (r"\bto_out\b", "to_out.0"),
-        (r"\bff\.proj_in\b", "ff.net.0.proj"),
-        (r"\bff\.proj_out\b", "ff.net.2"),
-    ),
-    "vae": (
-        (r"\b(up|down)sampler\b", r"\1samplers.0"),
-        (r"\bto_out\b", "to_out.0"),
-    ),
-    "safety_checker": ((r"\bvision_model\.layers\b", "vision_model.encoder.layers"),),
-}
-"""By network: rules from our parameter path to the checkpoint's key."""
+@dataclass(frozen=True, kw_only=True)
+class WeightNames:
+    """How checkpoints name the weights of a network. Its class has them as `weight_names`."""
 
-FROM_OLD_NAMES: Final[Mapping[str, RenameRules]] = {
-    "text_encoder": ((r"^text_model\.", ""),),
-    "text_encoder_2": ((r"^text_model\.", ""),),
-    "unet": (),
-    "vae": (
-        (r"\battentions\.0\.query\b", "attentions.0.to_q"),
-        (r"\battentions\.0\.key\b", "attentions.0.to_k"),
-        (r"\battentions\.0\.value\b", "attentions.0.to_v"),
-        (r"\battentions\.0\.proj_attn\b", "attentions.0.to_out.0"),
-    ),
-    "safety_checker": ((r"^vision_model\.vision_model\.", "vision_model."),),
-}
-"""By network: rules from a key in files of older library versions to the current key."""
+    to_checkpoint: RenameRules = ()
+    """Rules from our parameter path to the checkpoint's key."""
+    from_old: RenameRules = ()
+    """Rules from a key in files of older library versions to the current key."""
+    old_in_shards: bool = True
+    """Whether diffusers and transformers also read the old keys if the weights are in shards."""
+    buffers: frozenset[str] = frozenset()
+    """Keys of constant buffers, which are not weights."""
 
-BUFFERS: Final[Mapping[str, frozenset[str]]] = {
-    "text_encoder": frozenset({"embeddings.position_ids"}),  # 0, 1, 2 …: only older files hold it
-    "text_encoder_2": frozenset({"embeddings.position_ids"}),
-    "unet": frozenset(),
-    "vae": frozenset(),
-    "safety_checker": frozenset({"vision_model.embeddings.position_ids"}),
-}
-"""By network: keys of constant buffers, which are not weights."""
+    @classmethod
+    def of(cls, network: nnx.Module) -> "WeightNames":
+        """Return the names of a network; those of a class that has none are our paths."""
+        names: WeightNames = getattr(type(network), "weight_names", cls())
+        return names
 
 
 @dataclass(frozen=True)
@@ -138,12 +113,12 @@ class WeightEntry:
         return stored.reshape(stored.shape[:2]).T
 
 
-def weight_entries(network: str, model: nnx.Module) -> list[WeightEntry]:
+def weight_entries(network: nnx.Module) -> list[WeightEntry]:
     """Return every parameter of a network with its key, in the order of the nnx state."""
-    entries = []
-    for path, variable in nnx.to_flat_state(nnx.state(model)):
+    entries, rules = [], WeightNames.of(network).to_checkpoint
+    for path, variable in nnx.to_flat_state(nnx.state(network)):
         *parts, leaf = (str(part) for part in path)
-        key = _rewrite(".".join([*parts, LEAF_NAMES.get(leaf, leaf)]), TO_CHECKPOINT_NAMES[network])
+        key = _rewrite(".".join([*parts, LEAF_NAMES.get(leaf, leaf)]), rules)
         entries.append(WeightEntry(path, key, tuple(variable.get_value().shape)))
     return entries
 
@@ -159,7 +134,7 @@ class WeightMapping:
         """Match the parameters of `model` with the keys in `files`.
 
         Args:
-            network: The name of the network's folder, as in the tables above.
+            network: The name of the network's folder, for errors.
             model: The abstract network.
             files: The network's weight files.
 
@@ -167,21 +142,21 @@ class WeightMapping:
             CheckpointError: The files are shards with keys that diffusers does not read in shards.
         """
         self._network, self._files = network, files
-        self._entries = weight_entries(network, model)
+        self._entries, names = weight_entries(model), WeightNames.of(model)
         self._stored_keys: dict[str, str] = {}
         """The key in the files, by the current key."""
         self._duplicates: list[str] = []
         for stored_key in sorted(files.shapes):
-            key = _rewrite(stored_key, FROM_OLD_NAMES[network])
-            if key != stored_key and network == "vae" and files.is_sharded:
+            key = _rewrite(stored_key, names.from_old)
+            if key != stored_key and files.is_sharded and not names.old_in_shards:
                 raise CheckpointError(
-                    f"vae: {stored_key} is a name of 2022, which diffusers does not read in shards "
-                    "(it would draw that weight at random); load the model from one file with "
-                    "diffusers and save it again"
+                    f"{network}: {stored_key} is a name of 2022, which diffusers does not read "
+                    "in shards (it would draw that weight at random); load the model from one file "
+                    "with diffusers and save it again"
                 )
             if (first := self._stored_keys.setdefault(key, stored_key)) != stored_key:
                 self._duplicates.append(f"{first} and {stored_key}")
-        known = {entry.key for entry in self._entries} | BUFFERS[network]
+        known = {entry.key for entry in self._entries} | names.buffers
         self._unused = sorted(self._stored_keys.keys() - known)
 
     def mismatches(self) -> Mismatches:

@@ -15,13 +15,25 @@ from jax.sharding import NamedSharding
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.placement.mesh import Placement
-from imagefleet.worker.engine.runtime.batch_inputs import EmptyBatch
-from imagefleet.worker.engine.runtime.device_batch import ShapeExecutables
 from imagefleet.worker.engine.sampling.arrays import Conditions, SamplerState, Weights
+from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 
 Lower = Callable[[], jax.stages.Lowered]
 ArrayOrShape = jax.Array | jax.ShapeDtypeStruct
+
+
+@dataclass(frozen=True)
+class ShapeExecutables:
+    """The executables of one shape. `DiffusionPrograms` defines their arguments and results."""
+
+    begin: Any
+    step: Any
+    unguided_step: Any
+    """It does half the work of `step`, for batches in which no slot uses guidance."""
+    encode: Any
+    preview: Any
+    decode: Any
 
 
 @dataclass(frozen=True)
@@ -79,7 +91,9 @@ class ProgramCompiler:
 
         def step(*, guidance: bool) -> Lower:
             function = partial(programs.step, guidance=guidance)
-            return lowering(function, lambda: (weights.unet, *begin_outputs()), donate_argnums=2)
+            return lowering(
+                function, lambda: (weights.denoiser, *begin_outputs()), donate_argnums=2
+            )
 
         return {
             "begin": lowering(programs.begin, lambda: (weights, inputs, init_latents)),

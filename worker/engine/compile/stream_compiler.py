@@ -21,8 +21,8 @@ from imagefleet.worker.engine.compile.program_compiler import (
 )
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.placement.mesh import Placement
-from imagefleet.worker.engine.runtime.batch_inputs import EmptyBatch
 from imagefleet.worker.engine.sampling.arrays import Conditions, Decoded, SamplerState, Weights
+from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 
 Slots = tuple[Conditions, SamplerState]
@@ -40,7 +40,7 @@ class StreamExecutables:
     insert: Any
     """`insert`."""
     step: Any
-    """Of all slots, as `DiffusionPrograms.step`; the UNet's weights are the tuple of `flat`."""
+    """Of all slots, as `DiffusionPrograms.step`; the denoiser's weights are the tuple of `flat`."""
     unguided_step: Any
     """As `step`, for slots of which none uses guidance."""
     preview: Any
@@ -134,13 +134,15 @@ class StreamCompiler:
         }
 
     def _step(self, slots: Callable[[], Slots], *, guidance: bool) -> Lower:
-        tree = jax.tree.structure(self.weights.unet)
+        tree = jax.tree.structure(self.weights.denoiser)
 
-        def step(unet: Flat, conditions: Conditions, state: SamplerState) -> Any:
-            weights = jax.tree.unflatten(tree, unet)
+        def step(denoiser: Flat, conditions: Conditions, state: SamplerState) -> Any:
+            weights = jax.tree.unflatten(tree, denoiser)
             return self.programs.step(weights, conditions, state, guidance=guidance)
 
-        return self._lowering(step, lambda: (flat(self.weights.unet), *slots()), donate_argnums=2)
+        return self._lowering(
+            step, lambda: (flat(self.weights.denoiser), *slots()), donate_argnums=2
+        )
 
     def _compiler(self, empty: EmptyBatch) -> ProgramCompiler:
         return ProgramCompiler(

@@ -78,7 +78,7 @@ class ImageSpec:
 
     @property
     def is_guided(self) -> bool:
-        """Return whether the UNet also runs on the negative prompt."""
+        """Return whether the denoiser also runs on the negative prompt."""
         image_guidance = self.image_guidance_scale
         return self.guidance_scale > 1 and (image_guidance is None or image_guidance >= 1)
 
@@ -280,8 +280,8 @@ class Engine(Protocol):
         """
 
     def truncated(self, spec: ImageSpec) -> bool:
-        """Return whether the prompt is cut (at 77 tokens for Stable Diffusion, or at as many in
-        each of `prompt_chunks`)."""
+        """Return whether the prompt is cut (at the length of the text encoders, or at as
+        many tokens in each of `prompt_chunks`)."""
 
     @property
     def recompiles(self) -> int:

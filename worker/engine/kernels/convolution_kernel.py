@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from imagefleet.worker.engine.kernels.large_convolution import KERNEL_NAME, KernelSpec
+from imagefleet.worker.engine.kernels.large_convolution_spec import KERNEL_NAME, KernelSpec
 
 _PRODUCT_PIXELS: Final = 512
 """Pixels of a product, where the block is that large. With fewer, loading the weights into the

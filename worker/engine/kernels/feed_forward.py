@@ -7,15 +7,19 @@ The kernel follows the estimates of the TPU compiler (docs/tpu.md). No TPU has r
 compares it with the formula in Pallas' interpreter.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import jax
 import jax.numpy as jnp
 
 from imagefleet.worker.engine.kernels.attention_backend import TPU_LANES
+from imagefleet.worker.engine.kernels.feed_forward_spec import (
+    CHUNKS,
+    Activation,
+    FeedForwardWeights,
+    block_pixels,
+)
 from imagefleet.worker.engine.placement.mesh import (
     compute_on_each_device,
     devices_per_copy,
@@ -23,36 +27,12 @@ from imagefleet.worker.engine.placement.mesh import (
     target_device,
 )
 
-KERNEL_NAME: Final = "feed_forward"
-"""It is in the programs, so that `tools.tpu` finds the kernel there."""
 _V5E: Final = ("TPU v5 lite", "TPU v5e")
 _V6E: Final = ("TPU v6 lite", "TPU v6e")
 _MAX_CHANNELS_ON_V5E: Final = 640
 """With more channels XLA's products are at the peak on v5e."""
-_MAX_BLOCK_VALUES: Final = 1024 * 1280
-"""Pixels times channels of a block, at most."""
-_MAX_BLOCK_PIXELS: Final = 2048
 _MIN_BLOCK_PIXELS: Final = 512
 """With fewer, reading the weights takes longer than the products."""
-_CHUNKS: Final = (512, 640, 256)
-
-Activation = Callable[[jax.Array], jax.Array]
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, kw_only=True)
-class FeedForwardWeights:
-    """The weights of a layer norm and of the GEGLU layers after it."""
-
-    scale: Any
-    """`[c]`, of the layer norm, as is `shift`."""
-    shift: Any
-    proj_in: Any
-    """`[c, 2h]`: the values, then the gates."""
-    bias_in: Any
-    proj_out: Any
-    """`[h, c]`."""
-    bias_out: Any
 
 
 def uses_kernel(x: jax.Array, hidden: int) -> bool:
@@ -68,23 +48,9 @@ def uses_kernel(x: jax.Array, hidden: int) -> bool:
     suits_v6e = kind in _V6E and channels % TPU_LANES == 0
     if not (suits_v5e or suits_v6e) or x.dtype != jnp.bfloat16 or devices_per_copy() > 1:
         return False
-    has_chunks = any(hidden % chunk == 0 for chunk in _CHUNKS)
+    has_chunks = any(hidden % chunk == 0 for chunk in CHUNKS)
     pixels = images_on_device(x) * length
     return has_chunks and block_pixels(pixels, channels) >= _MIN_BLOCK_PIXELS
-
-
-def block_pixels(pixels: int, channels: int) -> int:
-    """Return the pixels of a block: of the multiples of 16 that divide `pixels`, the largest that
-    fits; 0 if none does.
-    """
-    most = min(pixels, _MAX_BLOCK_VALUES // channels, _MAX_BLOCK_PIXELS)
-    blocks = range(most - most % 16, 0, -16)
-    return next((block for block in blocks if pixels % block == 0), 0)
-
-
-def chunk_width(hidden: int) -> int:
-    """Return how many hidden values a chunk has."""
-    return next(chunk for chunk in _CHUNKS if hidden % chunk == 0)
 
 
 def add_feed_forward(

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from imagefleet.worker.engine.kernels.feed_forward import (
+from imagefleet.worker.engine.kernels.feed_forward_spec import (
     KERNEL_NAME,
     Activation,
     FeedForwardWeights,

@@ -1,6 +1,6 @@
 """Compute attention over packed heads on TPU with a kernel of our own, written in Pallas.
 
-Input: queries, keys and values, as `packed_attention.HeadPacking` arranges them. Output: the
+Input: queries, keys and values, as `HeadPacking` arranges them. Output: the
 attended values, arranged like the values. The kernel depends on no network.
 
 It is flash attention (Dao et al. 2022): the scores of one block of queries and keys are in the
@@ -33,7 +33,7 @@ from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.kernels.attention import MULTIPLIES_FLOAT32_ONLY, largest_block
 from imagefleet.worker.engine.kernels.attention_backend import TPU_LANES
-from imagefleet.worker.engine.kernels.packed_attention import KERNEL_NAME, HeadPacking
+from imagefleet.worker.engine.kernels.head_packing import KERNEL_NAME, HeadPacking
 from imagefleet.worker.engine.placement.mesh import target_device
 
 _LEAST: Final = float(np.finfo(np.float32).min)

@@ -15,35 +15,32 @@ import numpy as np
 from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors
+from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames
 from imagefleet.worker.engine.checkpoint.weights import Params, weight_entries
 from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
 from imagefleet.worker.engine.compile.private_folder import make_private
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
 from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.loading.assemble_networks import (
-    abstract_factors,
-    abstract_networks,
-    abstract_weights,
-    assemble,
-)
-from imagefleet.worker.engine.loading.build_engine import (
-    WITH_LORA,
-    memory_need_with_loras,
-    trained_shapes,
-)
+from imagefleet.worker.engine.families.family import Model
+from imagefleet.worker.engine.loading.abstract_weights import abstract_factors, abstract_weights
+from imagefleet.worker.engine.loading.build_engine import trained_shapes
 from imagefleet.worker.engine.loading.find_checkpoint import find_checkpoint
 from imagefleet.worker.engine.loading.load_engine import SharedExecutables, executable_cache_of
-from imagefleet.worker.engine.loading.read_model import ModelSetup, choose_dtype, limit_steps
+from imagefleet.worker.engine.loading.memory_need import memory_need
+from imagefleet.worker.engine.loading.read_model import ModelSetup, choose_dtype
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.mesh_spec import MeshSpec
 from imagefleet.worker.engine.options.model_options import ModelOptions
-from imagefleet.worker.engine.placement.memory_check import check_available, memory_errors
+from imagefleet.worker.engine.placement.memory_check import (
+    Workload,
+    check_available,
+    memory_errors,
+)
 from imagefleet.worker.engine.placement.mesh import Placement, start_backend
 from imagefleet.worker.engine.placement.tpu_hosts import TpuHost
 from imagefleet.worker.engine.placement.tpu_topology import placement_of
-from imagefleet.worker.engine.runtime.batch_inputs import EmptyBatch
+from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
 
 
 @dataclass(frozen=True)
@@ -56,11 +53,11 @@ class AbstractModel:
     @classmethod
     def of(
         cls,
-        configs: Configs,
+        source: Model,
         placement: Placement,
         executable_cache: ExecutableCache,
         *,
-        token_shape: tuple[int, int],
+        token_lengths: tuple[int, ...],
         per_device_batch: int,
         dtype: np.dtype[Any],
         max_steps: int,
@@ -71,10 +68,10 @@ class AbstractModel:
         """Return the programs that a worker would compile.
 
         Args:
-            configs: Of the model.
+            source: The model.
             placement: The mesh.
             executable_cache: Where executables are stored.
-            token_shape: That of the tokenizer.
+            token_lengths: Those of the tokenizer.
             per_device_batch: Images that one copy of the weights denoises at a time.
             dtype: That of the weights.
             max_steps: The most steps that a job may ask for.
@@ -85,13 +82,13 @@ class AbstractModel:
         """
         if streams:
             placement = placement.copies()[0]
-        networks = abstract_networks(configs)
+        networks = source.networks()
         parameters = abstract_weights(networks, placement, dtype)
-        _add_factors(job_loras, networks, parameters, placement, dtype)
-        programs, weights = assemble(configs, networks, parameters, dtype)
+        _add_factors(job_loras, source.lora_names, networks, parameters, placement, dtype)
+        programs, weights = source.assemble(networks, parameters, dtype)
         slots = placement.data * per_device_batch
         batch = EmptyBatch.of(
-            programs, slots, token_shape, max_steps, len(job_loras), prompt_chunks
+            programs, slots, token_lengths, max_steps, len(job_loras), prompt_chunks
         )
         rgb_factors = jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
             (programs.latent_channels + 1, 3), np.float32, sharding=placement.replicated
@@ -109,14 +106,15 @@ class AbstractModel:
 
 def _add_factors(
     job_loras: Sequence[LoraOption],
+    names: LoraNames,
     networks: Mapping[str, nnx.Module],
     parameters: Mapping[str, Params],
     placement: Placement,
     dtype: np.dtype[Any],
 ) -> None:
     """Put abstract factors of LoRA beside the abstract weights. Their files are read."""
-    entries = {name: weight_entries(name, networks[name]) for name in networks if name in WITH_LORA}
-    factors = JobLoraFactors(job_loras, trained_shapes(networks))
+    entries = {name: weight_entries(networks[name]) for name in networks if name in names.networks}
+    factors = JobLoraFactors(job_loras, trained_shapes(networks, names), names)
     place = partial(abstract_factors, placement=placement, dtype=dtype)
     for name, listed in entries.items():
         factors.add_to(name, parameters[name], listed, place)
@@ -183,32 +181,46 @@ def compile_ahead(
     else:
         placement = placement_of(topology, mesh.devices, mesh.model)
     setup = ModelSetup.read(folder, shapes or (), options)
-    configs = setup.configs.with_tokens(setup.vectors)
-    numpy_dtype = choose_dtype(dtype, placement.platform)
+    source, numpy_dtype = setup.model, choose_dtype(dtype, placement.platform)
     if topology is not None:
-        networks = abstract_networks(configs)
-        need = memory_need_with_loras(
-            configs,
-            networks,
-            setup.shapes,
-            placement,
-            numpy_dtype,
-            per_device_batch,
-            options,
-            JobLoraFactors(options.job_loras, trained_shapes(networks)),
-        )
-        check_available(need.total, TpuHost.named(topology).generation.memory_bytes, topology)
+        _require_fit(setup, placement, numpy_dtype, per_device_batch, options, topology)
     make_private(cache_dir)
     abstract_model = AbstractModel.of(
-        configs,
+        source,
         placement,
         executable_cache_of(folder, placement, cache_dir, shared_executables),
-        token_shape=setup.tokenizer.shape,
+        token_lengths=setup.tokenizer.lengths,
         per_device_batch=per_device_batch,
         dtype=numpy_dtype,
-        max_steps=limit_steps(max_num_inference_steps, configs),
+        max_steps=setup.limit_steps(max_num_inference_steps),
         streams=options.streams,
         job_loras=options.job_loras,
         prompt_chunks=options.prompt_chunks,
     )
     return AheadCompilation(abstract_model, setup.shapes)
+
+
+def _require_fit(
+    setup: ModelSetup,
+    placement: Placement,
+    dtype: np.dtype[Any],
+    per_device_batch: int,
+    options: ModelOptions,
+    topology: str,
+) -> None:
+    """Require that the model fits a host that is not here.
+
+    Raises:
+        TooLittleMemory: it does not.
+    """
+    networks, names = setup.model.networks(), setup.model.lora_names
+    workload = Workload.of(
+        placement,
+        dtype,
+        per_device_batch,
+        streams=options.streams,
+        prompt_chunks=options.prompt_chunks,
+    )
+    job_factors = JobLoraFactors(options.job_loras, trained_shapes(networks, names), names)
+    need = memory_need(setup.model, networks, setup.shapes, workload, job_factors)
+    check_available(need.total, TpuHost.named(topology).generation.memory_bytes, topology)

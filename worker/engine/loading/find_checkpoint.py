@@ -6,10 +6,10 @@ files that this engine reads: no pickles, and no second copy of the same weights
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import imagefleet.worker
 from imagefleet.shared.errors import CheckpointError, CheckpointUnavailable
@@ -18,19 +18,24 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     FULL,
     HALF,
     INDEX,
-    NETWORKS,
     CheckpointFiles,
     has_full_weights,
-    network_folders,
+    has_part,
     read_json,
     shard_names,
     weight_names,
 )
 from imagefleet.worker.engine.checkpoint.single_file import (
     SingleFile,
-    base_of,
     config_folder,
     is_single_file,
+)
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
+from imagefleet.worker.engine.families.registry import (
+    FAMILIES,
+    NETWORKS,
+    base_of,
+    family_of,
 )
 
 log = logging.getLogger(__name__)
@@ -124,11 +129,20 @@ def open_checkpoint(path: Path) -> CheckpointFiles:
     """
     if not is_single_file(path):
         return CheckpointFiles(path)
-    return SingleFile(path, config_folder(path) or _download_configs(path))
+    if folder := config_folder(path):
+        return SingleFile(path, folder, family_of(CheckpointFiles(folder)).original_format)
+    found = base_of(TensorFiles([path]).shapes)
+    if found is None:
+        known = ", or of ".join(family.name for family in FAMILIES)
+        raise CheckpointError(
+            f"{path} does not have the keys of {known} in the original format; give a folder in "
+            "diffusers format, or another file"
+        )
+    family, base = found
+    return SingleFile(path, _download_configs(path, base), family.original_format)
 
 
-def _download_configs(file: Path) -> Path:
-    base = base_of(file)
+def _download_configs(file: Path, base: str) -> Path:
     try:
         return _download(base, None, with_weights=False)
     except CheckpointError as error:
@@ -149,6 +163,11 @@ def _download(repository: str, revision: str | None, *, with_weights: bool) -> P
         if all(has_full_weights(folder / network) for network in networks):
             break
     return folder
+
+
+def network_folders(index: Mapping[str, Any]) -> list[str]:
+    """Return the folders of networks that model_index.json lists."""
+    return [name for name in NETWORKS if has_part(index, name)]
 
 
 def _weight_patterns(folder: Path, network: str, variant: str) -> list[str]:

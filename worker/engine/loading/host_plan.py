@@ -15,17 +15,18 @@ import numpy as np
 from flax import nnx
 
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.families.stable_diffusion.flops import ImageFlops, image_flops
-from imagefleet.worker.engine.families.stable_diffusion.memory import MemoryNeed, memory_need
-from imagefleet.worker.engine.loading.assemble_networks import abstract_networks
+from imagefleet.worker.engine.families.family import Model
+from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
+from imagefleet.worker.engine.loading.memory_need import memory_need
 from imagefleet.worker.engine.loading.read_model import (
     choose_dtype,
     choose_shapes,
     default_parameters,
 )
+from imagefleet.worker.engine.networks.matmul_flops import ImageFlops
 from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload
 from imagefleet.worker.engine.placement.tpu_hosts import TpuHost
 
 STEP_SHARE: Final = 0.47
@@ -105,13 +106,13 @@ def plan_host(
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     files = open_checkpoint(folder)
     options = options or ModelOptions()
-    configs = Configs.read(files, safety_checker=options.safety_checker)
-    shapes = choose_shapes(shapes, configs)
-    steps, _ = default_parameters(files, configs.family)
-    networks = abstract_networks(configs)
+    model = read_configs(files, safety_checker=options.safety_checker)
+    shapes = choose_shapes(shapes, model)
+    steps, _ = default_parameters(files, model)
+    networks = model.networks()
     chunks = max(1, options.prompt_chunks)
-    flops = {shape: image_flops(configs, networks, shape, chunks) for shape in shapes}
-    planner = _Planner(configs, networks, host, choose_dtype(dtype, _PLATFORM), flops, options)
+    flops = {shape: model.flops(networks, shape, chunks) for shape in shapes}
+    planner = _Planner(model, networks, host, choose_dtype(dtype, _PLATFORM), flops, options)
     return HostPlan(
         host=host,
         dtype=planner.dtype,
@@ -135,7 +136,7 @@ def image_seconds(flops: ImageFlops, host: TpuHost, steps: int) -> float:
 class _Planner:
     """The planner knows what all batches have in common."""
 
-    configs: Configs
+    source: Model
     networks: Mapping[str, nnx.Module]
     host: TpuHost
     dtype: np.dtype[Any]
@@ -154,18 +155,16 @@ class _Planner:
                 batch, fits = 2 * batch, planned.fits
 
     def _batch(self, model: int, per_device_batch: int) -> BatchPlan:
-        need = memory_need(
-            self.configs,
-            self.networks,
-            tuple(self.flops),
-            model=model,
-            per_device_batch=per_device_batch,
+        workload = Workload(
             dtype=self.dtype,
             platform=_PLATFORM,
             device_kind=self.host.generation.device_kind,
+            model=model,
+            per_device_batch=per_device_batch,
             streams=self.options.streams,
             prompt_chunks=self.options.prompt_chunks,
         )
+        need = memory_need(self.source, self.networks, tuple(self.flops), workload)
         peak = self.host.generation.flops * STEP_SHARE * model
         return BatchPlan(
             data=self.host.devices // model,

@@ -90,7 +90,7 @@ def load_engine(
             prompt_chunks=options.prompt_chunks,
         )
     from imagefleet.worker.engine.compile.jax_compilation_cache import use_cache
-    from imagefleet.worker.engine.loading.build_engine import load_stable_diffusion
+    from imagefleet.worker.engine.loading.build_engine import build_engine
     from imagefleet.worker.engine.loading.find_checkpoint import ModelIdentity, find_checkpoint
     from imagefleet.worker.engine.loading.read_model import ModelSetup
     from imagefleet.worker.engine.placement.mesh import Placement, start_backend
@@ -103,7 +103,7 @@ def load_engine(
     start_backend(mesh_spec.devices)
     use_cache(cache_dir)
     placement = Placement.of(mesh_spec.devices, mesh_spec.model)
-    return load_stable_diffusion(
+    return build_engine(
         setup,
         identity=ModelIdentity.of(model, folder),
         placement=placement,

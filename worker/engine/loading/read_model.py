@@ -14,19 +14,13 @@ import numpy as np
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.textual_inversion import (
-    Floats,
-    TextualInversion,
-    VectorsById,
-    read_textual_inversions,
-)
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import Family
+from imagefleet.worker.engine.families.family import Model
+from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.schedulers import registry
-from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer, PromptTokenizer
+from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
 
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
@@ -39,14 +33,12 @@ class ModelSetup:
     """What is known of a model before its weights are read."""
 
     files: CheckpointFiles
-    configs: Configs
+    model: Model
+    """With the textual inversions."""
     shapes: tuple[Shape, ...]
     """The declared shapes, or the native one."""
     tokenizer: PromptTokenizer
     """With the tokens of the textual inversions."""
-    inversions: tuple[TextualInversion, ...]
-    vectors: Mapping[str, VectorsById]
-    """Those of the textual inversions; see `add_textual_inversions`."""
     default_steps: int
     default_guidance: float
     default_scheduler: str
@@ -60,72 +52,43 @@ class ModelSetup:
             ConfigurationError: the model does not support a shape or the scheduler.
         """
         files = open_checkpoint(folder)
-        configs = Configs.read(files, safety_checker=options.safety_checker)
-        shapes = choose_shapes(shapes, configs)
-        tokenizer = load_tokenizer(files, configs)
-        inversions = read_textual_inversions(options.textual_inversions, configs)
-        vectors = add_textual_inversions(inversions, tokenizer, configs)
-        steps, guidance = default_parameters(files, configs.family)
+        model = read_configs(files, safety_checker=options.safety_checker)
+        shapes = choose_shapes(shapes, model)
+        tokenizer = model.load_tokenizer(files)
+        model = model.with_textual_inversions(options.textual_inversions, tokenizer)
+        steps, guidance = default_parameters(files, model)
+        noise = model.noise_schedule(shapes[0])
         return cls(
             files=files,
-            configs=configs,
+            model=model,
             shapes=shapes,
             tokenizer=tokenizer,
-            inversions=inversions,
-            vectors=vectors,
             default_steps=steps,
             default_guidance=guidance,
-            default_scheduler=registry.default(configs.noise, options.scheduler),
+            default_scheduler=registry.default(noise, options.scheduler),
         )
 
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        """Return the schedulers that can run the model, in each of its shapes."""
+        offered = [registry.available(self.model.noise_schedule(shape)) for shape in self.shapes]
+        return tuple(name for name in offered[0] if all(name in each for each in offered))
 
-def load_tokenizer(files: CheckpointFiles, configs: Configs) -> PromptTokenizer:
-    """Load the tokenizers of all text encoders.
-
-    Raises:
-        CheckpointError: files are missing, are of another kind of tokenizer, or do not fit their
-            text encoders.
-    """
-    tokenizers = []
-    for name, encoder, config in zip(
-        configs.family.tokenizers, configs.family.text_encoders, configs.text_encoders, strict=True
-    ):
-        tokenizer = ClipTokenizer(files, name)
-        tokenizer.require_fits(encoder, config.max_position_embeddings, config.vocab_size)
-        tokenizers.append(tokenizer)
-    return PromptTokenizer(tokenizers)
+    def limit_steps(self, max_num_inference_steps: int) -> int:
+        """Return the most steps that a job may ask for."""
+        trained = (self.model.noise_schedule(shape).num_train_timesteps for shape in self.shapes)
+        return min(max_num_inference_steps, *trained)
 
 
-def add_textual_inversions(
-    inversions: Sequence[TextualInversion], tokenizer: PromptTokenizer, configs: Configs
-) -> dict[str, dict[int, Floats]]:
-    """Add the tokens of textual inversions to a tokenizer.
-
-    Returns:
-        By text encoder: the vectors, by the ids of their tokens.
-
-    Raises:
-        CheckpointError: a vocabulary has such a token already.
-    """
-    names = configs.family.text_encoders
-    vectors: dict[str, dict[int, Floats]] = {name: {} for name in names}
-    for inversion in inversions:
-        for name, each in zip(names, tokenizer.tokenizers, strict=True):
-            rows = inversion.vectors[name]
-            ids = each.add_vectors(inversion.loaded.name, len(rows))
-            vectors[name] |= zip(ids, rows, strict=True)
-    return vectors
-
-
-def default_parameters(files: CheckpointFiles, family: Family) -> tuple[int, float]:
+def default_parameters(files: CheckpointFiles, model: Model) -> tuple[int, float]:
     """Return steps and guidance from the checkpoint's `imagefleet.json`, or diffusers' defaults.
 
     Raises:
         CheckpointError: one of them is not a number that a job may have.
     """
     fields: Mapping[str, Any] = files.read_optional_json("imagefleet.json") or {}
-    steps = fields.get("num_inference_steps", family.num_inference_steps)
-    guidance = fields.get("guidance_scale", family.guidance_scale)
+    steps = fields.get("num_inference_steps", model.default_steps)
+    guidance = fields.get("guidance_scale", model.default_guidance)
     if not isinstance(steps, int) or steps < 1:
         raise CheckpointError(
             f"imagefleet.json: num_inference_steps={steps!r} is not a whole number above 0"
@@ -137,12 +100,7 @@ def default_parameters(files: CheckpointFiles, family: Family) -> tuple[int, flo
     return steps, float(guidance)
 
 
-def limit_steps(max_num_inference_steps: int, configs: Configs) -> int:
-    """Return the most steps that a job may ask for."""
-    return min(max_num_inference_steps, configs.noise.num_train_timesteps)
-
-
-def choose_shapes(shapes: Sequence[Shape], configs: Configs) -> tuple[Shape, ...]:
+def choose_shapes(shapes: Sequence[Shape], model: Model) -> tuple[Shape, ...]:
     """Return the declared shapes, or the model's native one if there are none.
 
     The networks must be able to halve them as often as they do.
@@ -150,13 +108,14 @@ def choose_shapes(shapes: Sequence[Shape], configs: Configs) -> tuple[Shape, ...
     Raises:
         ConfigurationError: a side is not a multiple of what the networks need.
     """
-    shapes, multiple = tuple(shapes) or (configs.native_shape,), configs.shape_multiple
+    shapes, multiple = tuple(shapes) or (model.native_shape,), model.shape_multiple
     for shape in shapes:
         sides = (shape.height, shape.width)
         if any(side % multiple or side < multiple for side in sides):
             raise ConfigurationError(
                 f"IMAGEFLEET_SHAPES: {shape}: height and width must be multiples of {multiple} "
-                f"(autoencoder {configs.vae.downsampling} x UNet {configs.unet.downsampling})"
+                f"(autoencoder {model.pixels_per_latent} x denoiser "
+                f"{multiple // model.pixels_per_latent})"
             )
     return shapes
 

@@ -6,13 +6,14 @@ a denoiser reads (see the prompt encoder of its family).
 """
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
+from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.networks.blocks import LayerNorm, embedding, linear
 from imagefleet.worker.engine.networks.clip import ACTIVATIONS, EncoderLayer
 
@@ -98,6 +99,15 @@ class TextStates(NamedTuple):
 
 class ClipText(nnx.Module):
     """transformers' CLIPTextModel and CLIPTextModelWithProjection."""
+
+    weight_names: ClassVar = WeightNames(
+        to_checkpoint=(
+            (r"^(token|position)_embedding\b", r"embeddings.\1_embedding"),
+            (r"^layers\b", "encoder.layers"),
+        ),
+        from_old=((r"^text_model\.", ""),),
+        buffers=frozenset({"embeddings.position_ids"}),  # 0, 1, 2 …: only older files hold it
+    )
 
     def __init__(self, config: ClipTextConfig) -> None:
         width = config.hidden_size

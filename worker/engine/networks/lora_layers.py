@@ -6,29 +6,15 @@ weights and the scales are inputs, so one program serves every mixture, and slot
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from imagefleet.worker.engine.checkpoint.job_loras import LORA, Columns, StackedFactors
 from imagefleet.worker.engine.kernels.convolution import convolve
-
-LORA: Final = "lora"
-"""The key of a layer's factors among its parameters, beside `kernel` and `bias`."""
-Columns = tuple[int, ...]
-"""The number of the LoRA that each column of `down` belongs to. It determines the program, and is
-therefore a key of the tree of parameters."""
-
-
-class StackedFactors(NamedTuple):
-    """The factors of all LoRA of a layer, side by side."""
-
-    down: Any
-    """`[in, columns]`; of a convolution `[h, w, in, columns]`."""
-    up: Any
-    """`[columns, out]`, times alpha / rank."""
 
 
 class LoraLayer(nnx.Module):

@@ -5,10 +5,27 @@ Input: a function and abstract arguments. Output: a number. Nothing is compiled 
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFlops:
+    """The FLOPs of one image, as `matmul_flops` counts them."""
+
+    text: int
+    """Of the text encoders, for the prompt and its negative prompt."""
+    step: int
+    """Of one step with guidance: all runs of the denoiser that guidance needs."""
+    decode: int
+    """Of the decoder and the safety checker."""
+
+    def total(self, steps: int) -> int:
+        """Return the FLOPs of an image with so many steps."""
+        return self.text + steps * self.step + self.decode
 
 
 def matmul_flops(function: Callable[..., Any], *arguments: Any) -> int:

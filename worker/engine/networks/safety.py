@@ -5,13 +5,14 @@ the checkpoint (Rando et al. 2022 infer their names). This module does not chang
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
+from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.networks.blocks import linear
 from imagefleet.worker.engine.networks.clip_vision import ClipVision, ClipVisionConfig
 
@@ -142,6 +143,12 @@ def _cosines(states: jax.Array, concepts: jax.Array) -> jax.Array:
 
 class SafetyChecker(nnx.Module):
     """diffusers' StableDiffusionSafetyChecker."""
+
+    weight_names: ClassVar = WeightNames(
+        to_checkpoint=((r"\bvision_model\.layers\b", "vision_model.encoder.layers"),),
+        from_old=((r"^vision_model\.vision_model\.", "vision_model."),),
+        buffers=frozenset({"vision_model.embeddings.position_ids"}),
+    )
 
     def __init__(self, config: SafetyConfig) -> None:
         width = config.projection_dim

@@ -5,13 +5,14 @@ caller divides by `scaling_factor` before decoding and multiplies by it after en
 """
 
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.config_reader import SILU_NAMES, ConfigReader, Json
+from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import (
     GroupNorm,
@@ -37,6 +38,8 @@ class VaeConfig:
     layers_per_block: int
     norm_num_groups: int
     scaling_factor: float
+    shift_factor: float
+    """What is subtracted from unscaled latents before they are multiplied."""
     latents_mean: tuple[float, ...] | None
     latents_std: tuple[float, ...] | None
     """Mean and standard deviation of each channel of the unscaled latents, by which some models
@@ -57,7 +60,6 @@ class VaeConfig:
         levels = len(channels)
         fields.choice("_use_default_values", None, (None, []))
         fields.choice("act_fn", "silu", SILU_NAMES)
-        fields.choice("shift_factor", None, (None, 0.0))
         for name, block in (
             ("down_block_types", "DownEncoderBlock2D"),
             ("up_block_types", "UpDecoderBlock2D"),
@@ -79,6 +81,7 @@ class VaeConfig:
             layers_per_block=fields.count("layers_per_block", 1),
             norm_num_groups=fields.divisor("norm_num_groups", 32, of=channels),
             scaling_factor=fields.number("scaling_factor", 0.18215, above=0),
+            shift_factor=_shift(fields),
             use_quant_conv=fields.flag("use_quant_conv", True),
             use_post_quant_conv=fields.flag("use_post_quant_conv", True),
             mid_block_add_attention=fields.flag("mid_block_add_attention", True),
@@ -90,6 +93,11 @@ class VaeConfig:
     def downsampling(self) -> int:
         """Pixels per latent, along each side."""
         return 1 << (len(self.block_out_channels) - 1)
+
+
+def _shift(fields: ConfigReader) -> float:
+    """Return the shift, which is null in the files of many models."""
+    return 0.0 if fields.get("shift_factor", None) is None else fields.number("shift_factor", 0.0)
 
 
 class VaeAttention(nnx.Module):
@@ -218,6 +226,20 @@ def _quant_conv(channels: int, use: bool) -> nnx.Linear | None:
 
 class Vae(nnx.Module):
     """diffusers' AutoencoderKL."""
+
+    weight_names: ClassVar = WeightNames(
+        to_checkpoint=(
+            (r"\b(up|down)sampler\b", r"\1samplers.0"),
+            (r"\bto_out\b", "to_out.0"),
+        ),
+        from_old=(
+            (r"\battentions\.0\.query\b", "attentions.0.to_q"),
+            (r"\battentions\.0\.key\b", "attentions.0.to_k"),
+            (r"\battentions\.0\.value\b", "attentions.0.to_v"),
+            (r"\battentions\.0\.proj_attn\b", "attentions.0.to_out.0"),
+        ),
+        old_in_shards=False,
+    )
 
     def __init__(self, config: VaeConfig) -> None:
         self.encoder = Encoder(config)

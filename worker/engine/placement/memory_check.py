@@ -7,13 +7,14 @@ runtime's own when the estimate was too low.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 import jax
+import numpy as np
 
 from imagefleet.shared.errors import TooLittleMemory
-from imagefleet.worker.engine.families.stable_diffusion.memory import MemoryNeed
 from imagefleet.worker.engine.placement.mesh import Placement
 
 _GIB: Final = 2**30
@@ -24,6 +25,61 @@ _ADVICE: Final = (
     "a smaller IMAGEFLEET_PER_DEVICE_BATCH, smaller IMAGEFLEET_SHAPES, IMAGEFLEET_DTYPE=bfloat16, "
     "or more devices a copy, as in IMAGEFLEET_MESH=data=4,model=2"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryNeed:
+    """The bytes that one device needs."""
+
+    weights: int
+    workspace: int
+    """What a batch needs besides the weights."""
+
+    @property
+    def total(self) -> int:
+        """Return the bytes of both."""
+        return self.weights + self.workspace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What a device is used for. The device may be absent."""
+
+    dtype: np.dtype[Any]
+    """That of the weights."""
+    platform: str
+    """`cpu`, `gpu` or `tpu`."""
+    device_kind: str
+    """As JAX names it."""
+    model: int = 1
+    """The number of devices that share one copy of the weights."""
+    per_device_batch: int = 1
+    """Images that one copy of the weights denoises at a time."""
+    streams: bool = False
+    """Whether the devices run streams instead of whole batches."""
+    prompt_chunks: int = 0
+    """The most chunks of a prompt with weights."""
+
+    @classmethod
+    def of(
+        cls,
+        placement: Placement,
+        dtype: np.dtype[Any],
+        per_device_batch: int,
+        *,
+        streams: bool,
+        prompt_chunks: int,
+    ) -> Self:
+        """Return the workload of the devices of a placement."""
+        return cls(
+            dtype=dtype,
+            platform=placement.platform,
+            device_kind=placement.device_kind,
+            model=placement.model,
+            per_device_batch=per_device_batch,
+            streams=streams,
+            prompt_chunks=prompt_chunks,
+        )
 
 
 def require_memory(need: MemoryNeed, placement: Placement) -> None:

@@ -6,103 +6,19 @@ in numpy. Slots without a spec are padding: their `calls` are 0, so no step chan
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.jobs.prompt_weights import pieces_of
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
-from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import UnetImage
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitImages, InitLatents
-from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
+from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
+from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.sampling.step_tables import StepTables
-from imagefleet.worker.engine.schedulers.coefficients import COLUMNS, CoefficientTable
-from imagefleet.worker.engine.schedulers.registry import max_calls
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
 from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmptyBatch:
-    """A batch in which every slot is padding. Its arrays have the shapes of every batch."""
-
-    slots: int
-    calls: int
-    """The most calls of the UNet that a job may need."""
-    token_shape: tuple[int, int]
-    """That of a prompt: the number of text encoders, and of tokens."""
-    latent_channels: int
-    pixels_per_latent: int
-    loras: int = 0
-    """The number of LoRA that jobs may use."""
-    unet_image: UnetImage = UnetImage.NONE
-    prompt_chunks: int = 0
-    """The most chunks of a prompt with weights. 0: there are no such prompts."""
-
-    @classmethod
-    def of(
-        cls,
-        programs: DiffusionPrograms,
-        slots: int,
-        token_shape: tuple[int, int],
-        max_steps: int,
-        loras: int = 0,
-        prompt_chunks: int = 0,
-    ) -> Self:
-        """Return the batch of these programs. `max_steps` is the most that a job may ask for."""
-        return cls(
-            slots=slots,
-            calls=max_calls(max_steps),
-            token_shape=token_shape,
-            latent_channels=programs.latent_channels,
-            pixels_per_latent=programs.pixels_per_latent,
-            loras=loras,
-            unet_image=programs.unet_image,
-            prompt_chunks=prompt_chunks,
-        )
-
-    def inputs(self) -> BatchInputs:
-        """Return the inputs of the batch."""
-        slots, is_edited = self.slots, self.unet_image is UnetImage.EDITED
-        encoders, length = self.token_shape
-        token_shape = (slots, 2, encoders, max(1, self.prompt_chunks), length)
-        return BatchInputs(
-            tokens=np.zeros(token_shape, np.int32),
-            has_negative=np.zeros(slots, np.bool_),
-            clip_skip=np.zeros(slots, np.int32),
-            key=np.zeros((slots, 2), np.uint32),
-            image_index=np.zeros(slots, np.uint32),
-            initial_mix=np.zeros((slots, 2), np.float32),
-            guidance=np.ones(slots, np.float32),
-            guidance_rescale=np.zeros(slots, np.float32),
-            rows=np.zeros((slots, self.calls, COLUMNS), np.float32),
-            calls=np.zeros(slots, np.int32),
-            lora_scales=np.zeros((slots, self.loras), np.float32) if self.loras else None,
-            image_guidance=np.ones(slots, np.float32) if is_edited else None,
-            token_weights=np.ones(token_shape, np.float32) if self.prompt_chunks else None,
-            used_chunks=np.ones(slots, np.int32) if self.prompt_chunks else None,
-        )
-
-    def init_images(self, shape: Shape) -> InitImages:
-        """Return the init images of the batch: no slot has one."""
-        slots, size = self.slots, (self.slots, shape.height, shape.width)
-        return InitImages(
-            pixels=np.zeros((*size, 3), np.uint8),
-            inpaint_mask=np.ones((*size, 1), np.bool_),
-            key=np.zeros((slots, 2), np.uint32),
-            image_index=np.zeros(slots, np.uint32),
-        )
-
-    def init_latents(self, shape: Shape) -> InitLatents:
-        """Return the init latents of a batch in which no slot has an init image."""
-        factor = self.pixels_per_latent
-        size = (self.slots, shape.height // factor, shape.width // factor)
-        channels = self.unet_image.channels(self.latent_channels)
-        return InitLatents(
-            latents=np.zeros((*size, self.latent_channels), np.float32),
-            inpaint_mask=np.ones((*size, 1), np.bool_),
-            unet_image=np.zeros((*size, channels), np.float32) if channels else None,
-        )
 
 
 @dataclass(frozen=True)
@@ -114,8 +30,8 @@ class BatchInputBuilder:
     tokenizer: PromptTokenizer
     tables: StepTables
 
-    def inputs(self, specs: Sequence[ImageSpec]) -> BatchInputs:
-        """Build the inputs of a batch; `specs[i]` takes slot i.
+    def inputs(self, specs: Sequence[ImageSpec], shape: Shape) -> BatchInputs:
+        """Build the inputs of a batch of a shape; `specs[i]` takes slot i.
 
         Raises:
             ValueError: a scheduler or a LoRA that this model does not have, or a step count or a
@@ -125,13 +41,13 @@ class BatchInputBuilder:
         """
         inputs = self.empty.inputs()
         for slot, spec in enumerate(specs):
-            table = self.tables.of(spec)
+            table = self.tables.of(spec, shape)
             self._set_prompts(inputs, slot, spec)
             inputs.has_negative[slot] = spec.negative_prompt != ""
             inputs.clip_skip[slot] = self._clip_skip(spec)
             inputs.key[slot] = divmod(spec.seed, 2**32)
             inputs.image_index[slot] = spec.image_index
-            inputs.initial_mix[slot] = initial_mix(spec, table, self.empty.unet_image)
+            inputs.initial_mix[slot] = initial_mix(spec, table, self.empty.image_input)
             inputs.guidance[slot] = spec.guidance_scale
             inputs.guidance_rescale[slot] = self._guidance_rescale(spec)
             if spec.image_guidance_scale is not None and inputs.image_guidance is not None:
@@ -207,9 +123,12 @@ class BatchInputBuilder:
         chunks = self.tokenizer.chunks(
             prompts, max(1, most), most=most if spec.prompt_weighting else 1
         )
-        inputs.tokens[slot] = chunks.ids
+        for encoder, ids in enumerate(chunks.ids):
+            inputs.tokens[encoder][slot] = ids
         if most:
-            inputs.token_weights[slot], inputs.used_chunks[slot] = chunks.weights, chunks.used
+            inputs.used_chunks[slot] = chunks.used
+            for encoder, weights in enumerate(chunks.weights):
+                inputs.token_weights[encoder][slot] = weights
 
     def _clip_skip(self, spec: ImageSpec) -> int:
         layers, most = spec.clip_skip or 0, self.info.max_clip_skip
@@ -233,18 +152,18 @@ class BatchInputBuilder:
 
 
 def initial_mix(
-    spec: ImageSpec, table: CoefficientTable, unet_image: UnetImage = UnetImage.NONE
+    spec: ImageSpec, table: CoefficientTable, image_input: ImageInput = ImageInput.NONE
 ) -> tuple[float, float]:
     """Return the factors of the init latents and of the noise in the first latents.
 
     As in diffusers, inpainting at strength 1 starts from noise alone, but image-to-image without a
-    mask at strength 1 does not. A UNet that edits images starts from noise alone, too. Input
+    mask at strength 1 does not. A model that edits images starts from noise alone, too. Input
     latents have their noise already.
     """
     if spec.input_latents is not None:
         return table.input_scale, 0.0
     init_image = spec.init_image
-    if init_image is None or unet_image is UnetImage.EDITED:
+    if init_image is None or image_input is ImageInput.EDITED:
         return 0.0, table.init_noise_sigma
     if init_image.mask_levels is not None and init_image.strength == 1:
         return 0.0, table.init_noise_sigma

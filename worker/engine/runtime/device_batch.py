@@ -7,14 +7,14 @@ images or latents. It uses neither the tokenizer nor the mesh.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import DeviceError
+from imagefleet.worker.engine.compile.program_compiler import ShapeExecutables
 from imagefleet.worker.engine.contract.interface import ImageArrays, ImageSpec, OutputArray
 from imagefleet.worker.engine.contract.unfinished_latents import require_finite
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, Decoded, InitLatents, Weights
@@ -23,19 +23,6 @@ from imagefleet.worker.engine.schedulers.registry import steps_after
 _MAX_STEPS_AHEAD: Final = 2
 """Steps dispatched to the devices beyond the last step known to be done. Two are enough that the
 devices never wait for Python, and few enough that a cancelled batch stops soon."""
-
-
-@dataclass(frozen=True)
-class ShapeExecutables:
-    """The executables of one shape. `DiffusionPrograms` defines their arguments and results."""
-
-    begin: Any
-    step: Any
-    unguided_step: Any
-    """It does half the work of `step`, for batches in which no slot uses guidance."""
-    encode: Any
-    preview: Any
-    decode: Any
 
 
 class DeviceBatch:
@@ -60,7 +47,7 @@ class DeviceBatch:
             inputs: On the devices.
             init_latents: On the devices.
             specs: One for each slot that is not padding.
-            calls: The number of UNet calls of each spec.
+            calls: The number of calls of the denoiser of each spec.
             output_scales: The factor from the last samples of each spec to diffusers' latents.
             rgb_factors: The linear map from latents to RGB for `previews`, `[c + 1, 3]`.
         """
@@ -87,7 +74,9 @@ class DeviceBatch:
         call = 0
         with device_errors():
             while call < self._required_calls():
-                self._state, done = self._step(self._weights.unet, self._conditions, self._state)
+                self._state, done = self._step(
+                    self._weights.denoiser, self._conditions, self._state
+                )
                 dispatched.append(done)
                 call += 1
                 if len(dispatched) > _MAX_STEPS_AHEAD:
@@ -213,7 +202,7 @@ class DeviceBatch:
         return max((self._calls[slot] for slot in self._live), default=0)
 
     def _steps_after(self, call: int) -> int:
-        """Return the steps done after so many UNet calls, in the slot that has most."""
+        """Return the steps done after so many calls, in the slot that has most."""
         done = (
             steps_after(call, self._specs[slot].steps, self._calls[slot]) for slot in self._live
         )

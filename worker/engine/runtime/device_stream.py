@@ -33,7 +33,7 @@ class _Running:
 
     spec: ImageSpec
     calls: int
-    """Calls of the UNet that it needs."""
+    """Calls of the denoiser that it needs."""
     output_scale: float
     """The factor from its last samples to diffusers' latents."""
     dispatched: int = 0
@@ -41,7 +41,7 @@ class _Running:
 
 
 class DeviceStream:
-    """The slots of one copy of the weights. See `worker.engine.contract.interface.Stream`."""
+    """The slots of one copy of the weights. See `contract.interface.Stream`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class DeviceStream:
         self.rgb_factors = rgb_factors
         self._executables = executables
         self._weights = weights
-        self._unet = flat(weights.unet)
+        self._denoiser = flat(weights.denoiser)
         self._placement = placement
         self._inputs = inputs
         self._slots = slots
@@ -85,7 +85,7 @@ class DeviceStream:
             raise ValueError(f"the stream runs {self._shape}; shape {shape} has to wait")
         if slot in self._running or not 0 <= slot < self._slots:
             raise ValueError(f"slot {slot} is not a free one of {self._slots}")
-        inputs = self._inputs.inputs([spec])
+        inputs = self._inputs.inputs([spec], shape)
         init_images = self._inputs.init_images([spec], shape)
         executables, init_latents = self._executables[shape], self._no_init_latents[shape]
         with device_errors():
@@ -99,7 +99,7 @@ class DeviceStream:
             slots = self._arrays.get(shape) or self._empty_slots(newcomer)
             self._arrays[shape] = executables.insert(slots, newcomer, self._numbers[slot])
         self._shape = shape
-        scale = self._inputs.tables.of(spec).output_scale
+        scale = self._inputs.tables.of(spec, shape).output_scale
         self._running[slot] = _Running(spec, int(inputs.calls[0]), scale)
 
     def step(self) -> list[int]:
@@ -109,7 +109,7 @@ class DeviceStream:
         program = executables.step if guided else executables.unguided_step
         conditions, state = self._arrays[self._shape]
         with device_errors():
-            state, done = program(self._unet, conditions, state)
+            state, done = program(self._denoiser, conditions, state)
             self._arrays[self._shape] = (conditions, state)
             self._ahead.append(done)
             if len(self._ahead) > _MAX_STEPS_AHEAD:
@@ -119,7 +119,7 @@ class DeviceStream:
         return [slot for slot, each in self._running.items() if each.dispatched >= each.calls]
 
     def steps_done(self, slot: int) -> int:
-        """Return the steps done. Some schedulers call the UNet more often than they have steps."""
+        """Return the steps done. Some schedulers call the denoiser more often."""
         running = self._running[slot]
         done = max(0, running.dispatched - len(self._ahead))
         return steps_after(done, running.spec.steps, running.calls)

@@ -6,7 +6,7 @@ weights.
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,21 +18,21 @@ from imagefleet.shared.jobs.prompt_weights import pieces_of
 from imagefleet.shared.text.printable import counted
 from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
 from imagefleet.worker.engine.compile.jax_compilation_cache import CompileCounter
-from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
+from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler, ShapeExecutables
 from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler, StreamExecutables
 from imagefleet.worker.engine.contract.device_memory import DeviceMemory
 from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import ImageArray, ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.placement import memory_check
 from imagefleet.worker.engine.placement.mesh import Placement
-from imagefleet.worker.engine.runtime.batch_inputs import BatchInputBuilder, EmptyBatch
+from imagefleet.worker.engine.runtime.batch_inputs import BatchInputBuilder
 from imagefleet.worker.engine.runtime.device_batch import (
     DeviceBatch,
-    ShapeExecutables,
     device_errors,
 )
 from imagefleet.worker.engine.runtime.device_stream import DeviceStream
 from imagefleet.worker.engine.sampling.arrays import InitLatents, Weights
+from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
 from imagefleet.worker.engine.sampling.latent_preview import colour_chart, fit_rgb_factors
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.sampling.step_tables import StepTables
@@ -41,7 +41,7 @@ from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
 
 log = logging.getLogger(__name__)
 
-_DENOISING_PARTS: Final = "the text encoders, the UNet or the autoencoder's decoder"
+_DENOISING_PARTS: Final = "the text encoders, the denoiser or the autoencoder's decoder"
 
 
 class DiffusionEngine:
@@ -54,7 +54,7 @@ class DiffusionEngine:
         programs: DiffusionPrograms,
         weights: Weights,
         tokenizer: PromptTokenizer,
-        noise: NoiseSchedule,
+        noise_schedule: Callable[[Shape], NoiseSchedule],
         placement: Placement,
         per_device_batch: int,
         executable_cache: ExecutableCache,
@@ -68,12 +68,12 @@ class DiffusionEngine:
         self._empty_batch = EmptyBatch.of(
             programs,
             self.capacity,
-            tokenizer.shape,
+            tokenizer.lengths,
             info.max_num_inference_steps,
             loras=len(info.job_loras),
             prompt_chunks=info.prompt_chunks,
         )
-        self._tables = StepTables(info, noise)
+        self._tables = StepTables(info, noise_schedule)
         self._input_builder = BatchInputBuilder(self._empty_batch, info, tokenizer, self._tables)
         self._one_image = replace(self._input_builder, empty=replace(self._empty_batch, slots=1))
         self._programs = programs
@@ -204,7 +204,7 @@ class DiffusionEngine:
             raise ValueError(f"shape {shape} is not declared (declared: {declared})")
         if not 1 <= len(specs) <= self.capacity:
             raise ValueError(f"{len(specs)} images; a batch takes 1 to {self.capacity}")
-        inputs = self._input_builder.inputs(specs)
+        inputs = self._input_builder.inputs(specs, shape)
         init_images = self._input_builder.init_images(specs, shape)
         executables, init_latents = self._executables[shape], self._empty_init_latents[shape]
         with device_errors():
@@ -221,7 +221,7 @@ class DiffusionEngine:
                 init_latents,
                 specs=specs,
                 calls=[int(count) for count in inputs.calls[: len(specs)]],
-                output_scales=[self._tables.of(spec).output_scale for spec in specs],
+                output_scales=[self._tables.of(spec, shape).output_scale for spec in specs],
                 rgb_factors=self._rgb_factors,
             )
 

@@ -17,7 +17,8 @@ class Weights(NamedTuple):
     """The parameters of the networks."""
 
     text: tuple[Params, ...]
-    unet: Params
+    """Those of each text encoder."""
+    denoiser: Params
     vae: Params
     safety: Params | None
 
@@ -26,7 +27,8 @@ class BatchInputs(NamedTuple):
     """The inputs of a batch. They are numpy arrays on the host, then split by slot over devices."""
 
     tokens: Any
-    """int32 `[b, 2, e, k, n]`: k chunks of a prompt for each of e text encoders."""
+    """A tuple with an array for each text encoder, int32 `[b, 2, k, n]`: k chunks of a prompt of as
+    many tokens as this encoder takes."""
     has_negative: Any
     """bool `[b]`: whether a negative prompt is given, be it empty."""
     clip_skip: Any
@@ -48,11 +50,11 @@ class BatchInputs(NamedTuple):
     lora_scales: Any = None
     """float32 `[b, LoRA]`: the scale of each LoRA that jobs may use. None if there are none."""
     image_guidance: Any = None
-    """float32 `[b]`: the scale of the guidance by an image. None: the UNet has none."""
+    """float32 `[b]`: the scale of the guidance by an image. None: the model has none."""
     token_weights: Any = None
     """float32, as `tokens`. None: prompts have no weights, and one chunk."""
     used_chunks: Any = None
-    """int32 `[b]`: the first chunks, which the UNet reads. None: prompts have no weights."""
+    """int32 `[b]`: the first chunks, which the denoiser reads. None: prompts have no weights."""
 
 
 class InitImages(NamedTuple):
@@ -74,16 +76,16 @@ class InitLatents(NamedTuple):
     """float32 `[b, h, w, c]`."""
     inpaint_mask: Any
     """bool `[b, h, w, 1]`."""
-    unet_image: Any = None
-    """float32 `[b, h, w, i]`: the channels that the UNet gets beside the latents. None: none."""
+    image_channels: Any = None
+    """float32 `[b, h, w, i]`: the channels that the denoiser gets beside the latents. None: it gets
+    none."""
 
 
 class Conditions(NamedTuple):
     """The inputs of a step that stay the same over all steps."""
 
     text: Any
-    """The text as each layer of the UNet attends to it, a tree of `[b, 2, k n, c]`. Its mask
-    is `[b, 2, k n]`."""
+    """The text as the denoiser attends to it, a tree of `[b, 2, …]`: see `Denoiser`."""
     guidance: jax.Array
     guidance_rescale: jax.Array
     rows: jax.Array

@@ -1,6 +1,6 @@
-"""Combine the outputs of a UNet with and without the prompt.
+"""Combine the outputs of a denoiser with and without the prompt.
 
-Input: outputs, float32. Output: one output for each slot. It depends on neither the UNet nor the
+Input: outputs, float32. Output: one output for each slot. It knows neither the denoiser nor the
 schedulers.
 
 Axes: b slots, h w latent size, c latent channels.

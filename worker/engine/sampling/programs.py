@@ -16,13 +16,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.checkpoint.weights import Params
-from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import UnetImage
-from imagefleet.worker.engine.families.stable_diffusion.prompt_chunks import used_tokens
-from imagefleet.worker.engine.families.stable_diffusion.prompt_encoder import PromptEncoder
-from imagefleet.worker.engine.families.stable_diffusion.time_ids import time_ids
-from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
 from imagefleet.worker.engine.networks.latent_scale import LatentScale
-from imagefleet.worker.engine.networks.lora_layers import merge_network
 from imagefleet.worker.engine.networks.safety import SafetyChecker
 from imagefleet.worker.engine.networks.vae import Vae
 from imagefleet.worker.engine.sampling.arrays import (
@@ -34,7 +28,8 @@ from imagefleet.worker.engine.sampling.arrays import (
     SamplerState,
     Weights,
 )
-from imagefleet.worker.engine.sampling.guidance import apply_guidance
+from imagefleet.worker.engine.sampling.denoiser import Denoiser
+from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.sampling.noise import NoiseUse, fold_in, image_key, normal
 from imagefleet.worker.engine.schedulers import coefficients
 from imagefleet.worker.engine.schedulers.coefficients import LAGS
@@ -44,8 +39,8 @@ from imagefleet.worker.engine.schedulers.coefficients import LAGS
 class DiffusionPrograms:
     """The programs of one model. This record holds the networks' structure, but no weights."""
 
-    prompt_encoder: PromptEncoder
-    unet: nnx.GraphDef[nnx.Module]
+    denoiser: Denoiser
+    """The text encoders and the network of the model's family."""
     vae: nnx.GraphDef[nnx.Module]
     safety: nnx.GraphDef[SafetyChecker] | None
     """None: no image is checked."""
@@ -53,8 +48,6 @@ class DiffusionPrograms:
     latent_scale: LatentScale
     pixels_per_latent: int
     dtype: DTypeLike
-    unet_image: UnetImage = UnetImage.NONE
-    has_aesthetic_scores: bool = False
 
     def encode(self, weights: Weights, init_images: InitImages) -> InitLatents:
         """Sample VAE latents of the init images from the encoder's distribution, as diffusers."""
@@ -63,10 +56,10 @@ class DiffusionPrograms:
         # PyTorch's nearest interpolation takes the first pixel of each square.
         every = slice(None, None, self.pixels_per_latent)
         mask = init_images.inpaint_mask[:, every, every]
-        image = None
-        if self.unet_image is UnetImage.EDITED:  # as in diffusers, without noise and not scaled
+        image, image_input = None, self.denoiser.image_input
+        if image_input is ImageInput.EDITED:  # as in diffusers, without noise and not scaled
             image = mean
-        elif self.unet_image is UnetImage.MASKED:
+        elif image_input is ImageInput.MASKED:
             kept = jnp.where(init_images.inpaint_mask, 0, pixels)
             use = NoiseUse.MASKED_ENCODING
             _, kept_latents = self._sample_latents(weights, kept, init_images, use)
@@ -87,23 +80,8 @@ class DiffusionPrograms:
     ) -> tuple[Conditions, SamplerState]:
         """Encode the prompts, draw the initial noise and mix it with the init latents."""
         slots, *size = init_latents.latents.shape
-        scales = inputs.lora_scales
-        prompt = self.prompt_encoder(
-            weights.text,
-            inputs.tokens,
-            inputs.has_negative,
-            inputs.clip_skip,
-            scales,
-            inputs.token_weights,
-            inputs.used_chunks,
-        )
-        hidden, pooled = jax.tree.map(lambda x: x.astype(self.dtype), prompt)
         height, width = (side * self.pixels_per_latent for side in size[:2])
-        ids = time_ids(height, width, has_aesthetic_scores=self.has_aesthetic_scores)
-        text = self._merge_unet(weights.unet, scales).project_context(hidden, pooled, ids)
-        if inputs.used_chunks is not None and inputs.tokens.shape[-2] > 1:
-            used = used_tokens(inputs.used_chunks, *inputs.tokens.shape[-2:])
-            text = text._replace(mask=used)
+        text = self.denoiser.encode_prompts(weights, inputs, height, width)
         noise = normal(image_key(inputs.key, NoiseUse.START, inputs.image_index), tuple(size))
         mix = inputs.initial_mix[:, :, None, None, None]
         conditions = Conditions(
@@ -115,7 +93,7 @@ class DiffusionPrograms:
             init_latents=init_latents,
             noise=noise,
             step_key=image_key(inputs.key, NoiseUse.STEPS, inputs.image_index),
-            lora_scales=scales,
+            lora_scales=inputs.lora_scales,
             image_guidance=inputs.image_guidance,
         )
         return conditions, SamplerState(
@@ -126,15 +104,15 @@ class DiffusionPrograms:
         )
 
     def step(
-        self, unet: Params, conditions: Conditions, state: SamplerState, *, guidance: bool = True
+        self, weights: Params, conditions: Conditions, state: SamplerState, *, guidance: bool = True
     ) -> tuple[SamplerState, jax.Array]:
         """Apply one row in every slot that has rows left.
 
         Args:
-            unet: Its weights.
+            weights: Of the denoiser.
             conditions: From `begin`.
             state: From `begin` or from the step before.
-            guidance: False if no slot uses guidance: the UNet then runs on the prompts alone.
+            guidance: False if no slot uses guidance: the denoiser then runs on the prompts alone.
                 `begin` encodes the negative prompts in either case. That costs some percent of one
                 step and saves one program.
 
@@ -143,12 +121,14 @@ class DiffusionPrograms:
         """
         row = coefficients.row_at(conditions.rows, state.position)
         timestep = coefficients.timestep(row)
-        output = self._predict(unet, conditions, state.latents, timestep, guidance=guidance)
+        output = self.denoiser.predict(
+            weights, conditions, state.latents, timestep, guidance=guidance
+        )
         key = fold_in(conditions.step_key, state.position)
         fresh = normal(key, state.latents.shape[1:])
         denoised, history = coefficients.step(state.latents, output, state.history, fresh, row)
         x0 = coefficients.predicted_x0(row, state.latents, output)
-        if self.unet_image is UnetImage.NONE:
+        if self.denoiser.image_input is ImageInput.NONE:
             init_latents, mask, _ = conditions.init_latents
             kept = coefficients.noised_to_next_level(row, init_latents, conditions.noise)
             denoised, x0 = jnp.where(mask, denoised, kept), jnp.where(mask, x0, init_latents)
@@ -160,46 +140,6 @@ class DiffusionPrograms:
             state,
         )
         return state, state.position
-
-    def _predict(
-        self,
-        unet: Params,
-        conditions: Conditions,
-        latents: jax.Array,
-        timestep: jax.Array,
-        *,
-        guidance: bool,
-    ) -> jax.Array:
-        """Return the UNet's output, float32 `[b, h, w, c]`.
-
-        With guidance the UNet runs on the negative prompt and the prompt, otherwise on the prompt
-        alone. A UNet that edits an image then also runs on the negative prompt without the image.
-        """
-        network, slots = self._merge_unet(unet, conditions.lora_scales), len(latents)
-        # A distilled UNet applies the guidance itself.
-        prompts = 2 if guidance and network.config.time_cond_proj_dim is None else 1
-        text = jax.tree.map(lambda x: x[:, -prompts:], conditions.text)
-        image = conditions.init_latents.unet_image
-        images = [] if image is None else [image] * prompts
-        if self.unet_image is UnetImage.EDITED and prompts == 2:
-            text = jax.tree.map(lambda x: jnp.concatenate([x[:, :1], x], axis=1), text)
-            images = [jnp.zeros_like(image), *images]
-        rows = max(prompts, len(images))
-        inputs = jnp.repeat(latents[:, None], rows, axis=1)  # [b, r, h, w, c]
-        if images:
-            inputs = jnp.concatenate([inputs, jnp.stack(images, axis=1)], axis=-1)
-        inputs, text = jax.tree.map(
-            lambda x: x.reshape(slots * rows, *x.shape[2:]), (inputs.astype(self.dtype), text)
-        )
-        scale = jnp.repeat(conditions.guidance, rows)
-        outputs = network(inputs, jnp.repeat(timestep, rows), text, scale)
-        outputs = outputs.astype(jnp.float32).reshape(slots, rows, *latents.shape[1:])
-        return apply_guidance(
-            outputs, conditions.guidance, conditions.guidance_rescale, conditions.image_guidance
-        )
-
-    def _merge_unet(self, unet: Params, lora_scales: jax.Array | None) -> UNet:
-        return cast(UNet, merge_network(self.unet, unet, lora_scales))
 
     def _merge_vae(self, weights: Weights) -> Vae:
         return cast(Vae, nnx.merge(self.vae, weights.vae))

@@ -1,14 +1,15 @@
-"""Make the table of steps of an image: one row for each call of the UNet.
+"""Make the table of steps of an image: one row for each call of the denoiser.
 
 Input: an `ImageSpec`. Output: the scheduler's table for its steps, without those that an init
 image, `denoising_start` or `denoising_end` leaves out.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo
+from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
@@ -21,10 +22,24 @@ to 64 kB."""
 class StepTables:
     """Makes the tables of one model, and caches them."""
 
-    def __init__(self, info: ModelInfo, noise: NoiseSchedule) -> None:
+    def __init__(self, info: ModelInfo, noise_schedule: Callable[[Shape], NoiseSchedule]) -> None:
+        """
+        Args:
+            info: Of the model.
+            noise_schedule: Returns the schedule of the model for a declared shape.
+        """
         self._info = info
-        self._noise = noise
+        self._schedules: list[NoiseSchedule] = []
+        """Those that differ. Shapes with equal ones share tables."""
+        self._number_by_shape = {
+            shape: self._number_of(noise_schedule(shape)) for shape in info.shapes
+        }
         self._cached_table = lru_cache(_MAX_CACHED_TABLES)(self._make_table)
+
+    def _number_of(self, schedule: NoiseSchedule) -> int:
+        if schedule not in self._schedules:
+            self._schedules.append(schedule)
+        return self._schedules.index(schedule)
 
     def make_longest(self) -> None:
         """Make the longest table of every scheduler.
@@ -32,16 +47,18 @@ class StepTables:
         A broken schedule is then found at start instead of by a job.
         """
         steps = self._info.max_num_inference_steps
-        for name in self._info.schedulers:
-            self._cached_table(name, steps, 0)
+        for number in range(len(self._schedules)):
+            for name in self._info.schedulers:
+                self._cached_table(number, name, steps, 0)
 
-    def of(self, spec: ImageSpec) -> CoefficientTable:
-        """Return the table of an image.
+    def of(self, spec: ImageSpec, shape: Shape) -> CoefficientTable:
+        """Return the table of an image of a declared shape.
 
         Raises:
             ValueError: a scheduler that this model does not have, or a step count out of range.
             InvalidRequest: `denoising_start` or `denoising_end` leaves no step.
         """
+        number = self._number_by_shape[shape]
         scheduler, steps = spec.scheduler, spec.num_inference_steps
         if scheduler not in self._info.schedulers:
             available = ", ".join(self._info.schedulers)
@@ -52,11 +69,11 @@ class StepTables:
         if spec.skipped_steps == steps:
             strength = spec.init_image.strength if spec.init_image else 1.0
             raise ValueError(f"strength {strength} leaves none of {steps} steps")
-        table = self._cached_table(scheduler, steps, self._skipped_steps(spec))
+        table = self._cached_table(number, scheduler, steps, self._skipped_steps(spec, number))
         if spec.denoising_end is None:
             return table
         self._require_split()
-        table = table.until(self._cutoff(spec.denoising_end))
+        table = table.until(self._cutoff(spec.denoising_end, number))
         if not len(table.rows):
             raise InvalidRequest(
                 "denoising_end",
@@ -65,13 +82,14 @@ class StepTables:
             )
         return table
 
-    def _skipped_steps(self, spec: ImageSpec) -> int:
+    def _skipped_steps(self, spec: ImageSpec, number: int) -> int:
         """Return the number of first steps that do not run."""
         if spec.input_latents is None:
             return spec.skipped_steps
         self._require_split()
         steps, start = spec.num_inference_steps, spec.input_latents.denoising_start
-        skipped = self._cached_table(spec.scheduler, steps, 0).steps_before(self._cutoff(start))
+        table = self._cached_table(number, spec.scheduler, steps, 0)
+        skipped = table.steps_before(self._cutoff(start, number))
         if skipped == steps:
             limit = f"leaves none of {steps} steps of {spec.scheduler} to denoise"
             raise InvalidRequest("denoising_start", start, limit)
@@ -84,10 +102,12 @@ class StepTables:
                 "(docs/models.md, Base and refiner)"
             )
 
-    def _cutoff(self, share: float) -> int:
+    def _cutoff(self, share: float, number: int) -> int:
         """Return the timestep at which a share of the steps ends, computed as in diffusers."""
-        train = self._noise.num_train_timesteps
+        train = self._schedules[number].num_train_timesteps
         return round(train - share * train)
 
-    def _make_table(self, scheduler: str, steps: int, skipped: int) -> CoefficientTable:
-        return SCHEDULERS[scheduler](self._noise, steps, skipped)
+    def _make_table(
+        self, number: int, scheduler: str, steps: int, skipped: int
+    ) -> CoefficientTable:
+        return SCHEDULERS[scheduler](self._schedules[number], steps, skipped)

@@ -27,6 +27,7 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
     NoiseLevel,
     x0_from_output,
 )
+from imagefleet.worker.engine.schedulers.noise_schedule import Prediction
 
 LAGS: Final = 5
 """The h of this row and of four earlier rows: PNDM's fifth row reads back past one it skips."""
@@ -131,7 +132,7 @@ def make_row(
 def make_table(
     rows: list[list[float]],
     levels: Sequence[NoiseLevel],
-    prediction: str | Sequence[LinearCombination],
+    prediction: Prediction | Sequence[LinearCombination],
     init_noise_sigma: float = 1.0,
 ) -> CoefficientTable:
     """Complete the rows to a table.
@@ -144,7 +145,7 @@ def make_table(
     """
     completed = np.array(rows, np.float32).reshape(-1, COLUMNS)
     to_x0 = prediction
-    if isinstance(prediction, str):
+    if isinstance(prediction, Prediction):
         to_x0 = [x0_from_output(prediction, level) for level in levels]
     completed[:, _SAMPLE_TO_X0 : _OUTPUT_TO_X0 + 1] = to_x0
     completed[:, _NEXT_ALPHA : _NEXT_SIGMA + 1] = [*levels[1:], CLEAN]

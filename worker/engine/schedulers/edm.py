@@ -18,7 +18,7 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
     NoiseLevel,
     karras_ratios,
 )
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule, Prediction
 from imagefleet.worker.engine.schedulers.solver_options import EdmOptions
 
 
@@ -64,7 +64,7 @@ def _table(
     levels: list[NoiseLevel],
     made: list[tuple[Combination, float]],
 ) -> CoefficientTable:
-    sign = -1.0 if schedule.prediction_type == "v_prediction" else 1.0
+    sign = -1.0 if schedule.prediction_type is Prediction.V else 1.0
     data, rows, to_x0 = options.sigma_data, [], []
     for level, (step, fresh) in zip(levels, made, strict=False):
         # c_skip and c_out of Karras et al. 2022, table 1, over the scaled sample.

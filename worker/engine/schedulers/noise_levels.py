@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.schedulers.noise_schedule import Floats, NoiseSchedule
+from imagefleet.worker.engine.schedulers.noise_schedule import Floats, NoiseSchedule, Prediction
 
 
 class NoiseLevel(NamedTuple):
@@ -54,27 +54,33 @@ class LinearCombination(NamedTuple):
     output_part: float
 
 
-def x0_from_output(prediction: str, level: NoiseLevel) -> LinearCombination:
-    """Return the predicted x0, for a model of this `prediction_type` (v: Salimans & Ho 2022)."""
+def x0_from_output(prediction: Prediction, level: NoiseLevel) -> LinearCombination:
+    """Return the predicted x0, for a model of this `prediction_type`."""
     alpha, sigma = level
-    if prediction == "epsilon":
-        return LinearCombination(1 / alpha, -sigma / alpha)
-    if prediction == "v_prediction":
-        return LinearCombination(alpha, -sigma)
-    return LinearCombination(0.0, 1.0)
+    match prediction:
+        case Prediction.EPSILON:
+            return LinearCombination(1 / alpha, -sigma / alpha)
+        case Prediction.V:
+            return LinearCombination(alpha, -sigma)
+        case Prediction.SAMPLE:
+            return LinearCombination(0.0, 1.0)
 
 
-def eps_from_output(prediction: str, level: NoiseLevel) -> LinearCombination:
-    """Return the predicted eps, for a model of this `prediction_type` (v: Salimans & Ho 2022)."""
+def eps_from_output(prediction: Prediction, level: NoiseLevel) -> LinearCombination:
+    """Return the predicted eps, for a model of this `prediction_type`."""
     alpha, sigma = level
-    if prediction == "epsilon":
-        return LinearCombination(0.0, 1.0)
-    if prediction == "v_prediction":
-        return LinearCombination(sigma, alpha)
-    return LinearCombination(1 / sigma, -alpha / sigma)
+    match prediction:
+        case Prediction.EPSILON:
+            return LinearCombination(0.0, 1.0)
+        case Prediction.V:
+            return LinearCombination(sigma, alpha)
+        case Prediction.SAMPLE:
+            return LinearCombination(1 / sigma, -alpha / sigma)
 
 
-def ddim_transition(prediction: str, start: NoiseLevel, end: NoiseLevel) -> LinearCombination:
+def ddim_transition(
+    prediction: Prediction, start: NoiseLevel, end: NoiseLevel
+) -> LinearCombination:
     """Return the sample at `end` after a DDIM step from `start` (Song et al. 2021, equation 12)."""
     x0, eps = x0_from_output(prediction, start), eps_from_output(prediction, start)
     return LinearCombination(

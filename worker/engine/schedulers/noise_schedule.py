@@ -7,6 +7,7 @@ the options of single schedulers. This module uses numpy only.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -25,7 +26,16 @@ from imagefleet.worker.engine.schedulers.solver_options import (
 from imagefleet.worker.engine.schedulers.supported_fields import as_own_class_leaves_it, unsupported
 
 Floats = NDArray[np.float64]
-PREDICTIONS: Final = ("epsilon", "v_prediction", "sample")
+
+
+class Prediction(StrEnum):
+    """What a model predicts (v: Salimans & Ho 2022)."""
+
+    EPSILON = "epsilon"
+    V = "v_prediction"
+    SAMPLE = "sample"
+
+
 SPACINGS: Final = ("leading", "trailing", "linspace")
 SIGMA_SPACINGS: Final = ("karras", "exponential", "beta")
 """Noise levels by Karras et al. 2022, equation 5; equal steps of log sigma; and quantiles of a beta
@@ -76,7 +86,7 @@ class NoiseSchedule:
     beta_start: float
     beta_end: float
     trained_betas: tuple[float, ...] | None
-    prediction_type: str
+    prediction_type: Prediction
     timestep_spacing: str | None
     steps_offset: int
     set_alpha_to_one: bool | None
@@ -143,7 +153,7 @@ class NoiseSchedule:
             beta_start=fields.number("beta_start", first, above=0, below=1),
             beta_end=fields.number("beta_end", last, above=0, below=1),
             trained_betas=trained_betas,
-            prediction_type=fields.choice("prediction_type", "epsilon", PREDICTIONS),
+            prediction_type=_prediction(fields),
             timestep_spacing=fields.choice("timestep_spacing", None, (None, *SPACINGS)),
             steps_offset=fields.count("steps_offset", 0, minimum=0),
             set_alpha_to_one=_optional_flag(fields, "set_alpha_to_one"),
@@ -166,7 +176,7 @@ class NoiseSchedule:
         """Check that x0 can be predicted at every timestep and that each has noise."""
         if self.edm is not None:
             return
-        if self.rescale_betas_zero_snr and self.prediction_type == "epsilon":
+        if self.rescale_betas_zero_snr and self.prediction_type is Prediction.EPSILON:
             raise CheckpointError(
                 "scheduler/scheduler_config.json: with rescale_betas_zero_snr=True the first step "
                 "sees pure noise, from which prediction_type='epsilon' cannot recover a sample; "
@@ -231,6 +241,12 @@ def _optional_flag(fields: ConfigReader, name: str) -> bool | None:
     if fields.is_missing(name):
         return None
     return bool(fields.choice(name, None, (None, True, False)))
+
+
+def _prediction(fields: ConfigReader) -> Prediction:
+    """Return what the model predicts; for an unknown value, add an error."""
+    name = fields.choice("prediction_type", "epsilon", tuple(map(str, Prediction)))
+    return Prediction(name) if name in list(Prediction) else Prediction.EPSILON
 
 
 def _sigma_spacing(fields: ConfigReader) -> str | None:

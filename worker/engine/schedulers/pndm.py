@@ -10,7 +10,7 @@ from typing import Final
 
 from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, NoiseLevel
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule, Prediction
 
 _WEIGHTS: Final = (
     (1.0,),
@@ -66,6 +66,6 @@ def _transfer(schedule: NoiseSchedule, start: int, end: int) -> tuple[float, flo
     keep = after.alpha / before.alpha
     span = after.alpha**2 - before.alpha**2
     gain = -span / (before.alpha * (before.alpha * after.sigma + before.sigma * after.alpha))
-    if schedule.prediction_type == "v_prediction":
+    if schedule.prediction_type is Prediction.V:
         return keep + gain * before.sigma, gain * before.alpha
     return keep, gain

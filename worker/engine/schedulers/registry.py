@@ -12,7 +12,11 @@ from imagefleet.worker.engine.schedulers.edm import edm_dpmsolver, edm_euler
 from imagefleet.worker.engine.schedulers.euler import euler, euler_ancestral
 from imagefleet.worker.engine.schedulers.lcm import lcm
 from imagefleet.worker.engine.schedulers.lms import lms
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule, default_betas
+from imagefleet.worker.engine.schedulers.noise_schedule import (
+    NoiseSchedule,
+    Prediction,
+    default_betas,
+)
 from imagefleet.worker.engine.schedulers.pndm import pndm
 from imagefleet.worker.engine.schedulers.singlestep import singlestep
 from imagefleet.worker.engine.schedulers.solver_options import UniPcOptions
@@ -88,7 +92,7 @@ def available(schedule: NoiseSchedule) -> tuple[str, ...]:
     if schedule.edm is not None:
         return tuple(name for name in _EDM if name not in schedule.unsupported)
     unsupported = {*_EDM, *schedule.unsupported, *_with_other_betas(schedule)}
-    if schedule.prediction_type == "sample":
+    if schedule.prediction_type is Prediction.SAMPLE:
         # diffusers does not define them either.
         unsupported |= {"pndm", "euler_ancestral", "kdpm2", "kdpm2_ancestral"}
     if schedule.rescale_betas_zero_snr:
@@ -153,7 +157,7 @@ def default(schedule: NoiseSchedule, chosen: str | None = None) -> str:
     if name not in offered:
         raise CheckpointError(
             f"scheduler/scheduler_config.json: {schedule.class_name} is not defined for "
-            f"prediction_type={schedule.prediction_type!r}, "
+            f"prediction_type={schedule.prediction_type.value!r}, "
             f"rescale_betas_zero_snr={schedule.rescale_betas_zero_snr}, "
             f"final_sigmas_type={schedule.final_sigmas_type!r} and its other fields; {choice}"
         )

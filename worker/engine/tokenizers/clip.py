@@ -25,11 +25,11 @@ _BARE_LENGTH: Final = 2
 
 
 class PromptChunks(NamedTuple):
-    """Prompts in chunks of the model's length."""
+    """Prompts in chunks. Each text encoder has chunks of its own length."""
 
-    ids: NDArray[np.int32]
-    """`[prompts, encoders, chunks, tokens]`."""
-    weights: NDArray[np.float32]
+    ids: tuple[NDArray[np.int32], ...]
+    """`[prompts, chunks, tokens]` of each text encoder."""
+    weights: tuple[NDArray[np.float32], ...]
     """As `ids`: the weight of each token."""
     used: int
     """The chunks that hold tokens of any of the prompts; at least one."""
@@ -39,38 +39,41 @@ class PromptTokenizer:
     """The prompt tokenizer runs the tokenizer of every text encoder of a model."""
 
     def __init__(self, tokenizers: Sequence["ClipTokenizer"]) -> None:
-        """Take the tokenizers of a model.
+        """Take the tokenizers of a model, in the order of its text encoders."""
+        self.tokenizers: Final = tuple(tokenizers)
+        self.lengths: Final = tuple(tokenizer.length for tokenizer in tokenizers)
+        """The tokens of a prompt for each text encoder."""
+
+    def require_equal_lengths(self) -> None:
+        """Require that all text encoders get as many tokens.
 
         Raises:
-            CheckpointError: They make sequences of different lengths.
+            CheckpointError: they do not.
         """
-        if len(lengths := {tokenizer.length for tokenizer in tokenizers}) > 1:
+        if len(set(self.lengths)) > 1:
             raise CheckpointError(
-                f"the tokenizers have model_max_length={sorted(lengths)} in their "
-                "tokenizer_config.json; it must be equal, because the UNet reads the states of "
-                "both text encoders side by side"
+                f"the tokenizers have model_max_length={sorted(set(self.lengths))} in their "
+                "tokenizer_config.json; it must be equal, because the denoiser reads the states of "
+                "all text encoders side by side"
             )
-        self.tokenizers: Final = tuple(tokenizers)
-        """Those of the text encoders, in order."""
-        self.shape = (len(tokenizers), tokenizers[0].length)
-        """The number of encoders, and of tokens per prompt."""
 
-    def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
-        """Return the ids, `[len(prompts), *shape]`."""
-        return np.stack([tokenizer(prompts) for tokenizer in self.tokenizers], axis=1)
+    def __call__(self, prompts: Sequence[str]) -> tuple[NDArray[np.int32], ...]:
+        """Return the ids of each text encoder, `[len(prompts), tokens]`."""
+        return tuple(tokenizer(prompts) for tokenizer in self.tokenizers)
 
     def chunks(self, prompts: Sequence[Sequence[Piece]], count: int, most: int) -> PromptChunks:
         """Tokenize prompts in `count` chunks, of which `most` may hold tokens.
 
         Tokens beyond them are cut off. Each chunk is written as a prompt of its own.
         """
-        ids = np.zeros((len(prompts), len(self.tokenizers), count, self.shape[1]), np.int32)
-        weights, used = np.ones(ids.shape, np.float32), 1
-        for row, prompt in enumerate(prompts):
-            for encoder, tokenizer in enumerate(self.tokenizers):
+        sizes = [(len(prompts), count, length) for length in self.lengths]
+        ids = tuple(np.zeros(size, np.int32) for size in sizes)
+        weights, used = tuple(np.ones(size, np.float32) for size in sizes), 1
+        for tokenizer, rows, row_weights in zip(self.tokenizers, ids, weights, strict=True):
+            for row, prompt in enumerate(prompts):
                 tokens = tokenizer.weighted_tokens(prompt)[: most * tokenizer.tokens_per_chunk]
                 used = max(used, -(-len(tokens) // tokenizer.tokens_per_chunk))
-                tokenizer.fill_chunks(tokens, ids[row, encoder], weights[row, encoder])
+                tokenizer.fill_chunks(tokens, rows[row], row_weights[row])
         return PromptChunks(ids, weights, used)
 
     def truncated(self, prompt: Sequence[Piece], most: int = 1) -> bool:

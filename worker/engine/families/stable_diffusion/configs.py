@@ -19,15 +19,15 @@ from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
 from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import (
     CLIP_TEXT_PROJECTED,
     SCHEDULER,
-    Family,
+    Pipeline,
     PipelineIndex,
-    UnetImage,
 )
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import TIME_IDS, UNetConfig
 from imagefleet.worker.engine.networks.clip_text import ClipTextConfig
 from imagefleet.worker.engine.networks.latent_scale import LatentScale
 from imagefleet.worker.engine.networks.safety import SafetyConfig
 from imagefleet.worker.engine.networks.vae import VaeConfig
+from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 _OTHER_UNETS: Final = {
@@ -44,7 +44,7 @@ the latents."""
 class Configs:
     """The configs of all parts of a checkpoint."""
 
-    family: Family
+    pipeline: Pipeline
     text_encoders: tuple[ClipTextConfig, ...]
     unet: UNetConfig
     vae: VaeConfig
@@ -67,11 +67,11 @@ class Configs:
                 another file.
         """
         index = PipelineIndex.from_json(files.read_json(INDEX))
-        family = index.family
-        for name in family.text_encoders:
+        pipeline = index.pipeline
+        for name in pipeline.text_encoders:
             _refuse_files_beside(files, name)
         configs = cls(
-            family=family,
+            pipeline=pipeline,
             text_encoders=tuple(
                 ClipTextConfig.from_json(
                     files.read_json(f"{name}/config.json"),
@@ -79,13 +79,13 @@ class Configs:
                     is_projected=class_name == CLIP_TEXT_PROJECTED,
                 )
                 for name, class_name in zip(
-                    family.text_encoders, index.text_encoder_classes, strict=True
+                    pipeline.text_encoders, index.text_encoder_classes, strict=True
                 )
             ),
             unet=UNetConfig.from_json(
                 files.read_json("unet/config.json"),
-                old_sample_size=family.old_sample_size,
-                time_ids=TIME_IDS - family.has_aesthetic_scores,
+                old_sample_size=pipeline.old_sample_size,
+                time_ids=TIME_IDS - pipeline.has_aesthetic_scores,
             ),
             vae=VaeConfig.from_json(files.read_json("vae/config.json")),
             noise=index.noise_schedule(files.read_json(SCHEDULER)),
@@ -99,12 +99,15 @@ class Configs:
 
     def _require_known_input(self) -> None:
         """Raise CheckpointError if the UNet gets other inputs than the pipeline gives it."""
-        if self.family.unet_image is UnetImage.EDITED and self.unet.time_cond_proj_dim is not None:
+        if (
+            self.pipeline.image_input is ImageInput.EDITED
+            and self.unet.time_cond_proj_dim is not None
+        ):
             raise CheckpointError(
                 "unet/config.json: time_cond_proj_dim is set, but the pipeline of instruct-pix2pix "
                 "gives the UNet no guidance_scale"
             )
-        if self.family.needs_guidance_embedding and self.unet.time_cond_proj_dim is None:
+        if self.pipeline.needs_guidance_embedding and self.unet.time_cond_proj_dim is None:
             raise CheckpointError(
                 "unet/config.json: time_cond_proj_dim is missing, but the pipeline in "
                 f"{INDEX} gives the UNet the guidance_scale; an LCM whose UNet takes none runs as "
@@ -117,7 +120,7 @@ class Configs:
         if (kind := (_OTHER_UNETS | ordinary).get(channels)) is not None:
             raise CheckpointError(
                 f"unet/config.json: in_channels={channels} is {kind}, but the pipeline in {INDEX} "
-                f"gives its UNet {self.family.unet_image.value}, so in_channels must be "
+                f"gives its UNet {self.pipeline.image_input.value}, so in_channels must be "
                 f"{self.input_channels}"
             )
 
@@ -125,11 +128,16 @@ class Configs:
     def input_channels(self) -> int:
         """Return the number of the UNet's input channels that the pipeline fills."""
         latents = self.vae.latent_channels
-        return latents + self.family.unet_image.channels(latents)
+        return latents + self.pipeline.image_input.channels(latents)
 
     def _require_known_latents(self) -> None:
         """Raise CheckpointError if the pipeline would ignore the autoencoder's statistics."""
-        if self.vae.latents_mean is not None and not self.family.normalises_latents:
+        if self.vae.shift_factor:
+            raise CheckpointError(
+                f"vae/config.json: shift_factor={self.vae.shift_factor!r} is set, which the "
+                "pipelines of Stable Diffusion do not read; take the autoencoder of this model"
+            )
+        if self.vae.latents_mean is not None and not self.pipeline.normalises_latents:
             raise CheckpointError(
                 "vae/config.json: latents_mean and latents_std are set, which only "
                 "StableDiffusionXLPipeline reads; take the autoencoder of this model"
@@ -139,8 +147,8 @@ class Configs:
         latent = self.vae.latent_channels
         text = sum(config.hidden_size for config in self.text_encoders)
         text_time = self.unet.text_time
-        pooled = self._pooled_width if self.family.is_xl else None
-        last = self.text_encoders[-1].projection_dim if self.family.is_xl else None
+        pooled = self._pooled_width if self.pipeline.is_xl else None
+        last = self.text_encoders[-1].projection_dim if self.pipeline.is_xl else None
         for fields, one, other in (
             ("UNet in_channels, channels of its input", self.unet.in_channels, self.input_channels),
             ("UNet out_channels, autoencoder latent_channels", self.unet.out_channels, latent),
@@ -161,10 +169,10 @@ class Configs:
         0: diffusers' pipeline has no `clip_skip`. Skipping all layers leaves the embeddings. SDXL
         counts from the penultimate hidden states.
         """
-        if self.family.unet_image is UnetImage.EDITED:
+        if self.pipeline.image_input is ImageInput.EDITED:
             return 0
         layers = min(config.num_hidden_layers for config in self.text_encoders)
-        return layers - 1 if self.family.is_xl else layers
+        return layers - 1 if self.pipeline.is_xl else layers
 
     @property
     def rescales_guidance(self) -> bool:
@@ -173,8 +181,8 @@ class Configs:
         diffusers' pipelines of distilled UNets, which apply the guidance themselves, have none, nor
         has that of Stable Diffusion 1 and 2 which edits images.
         """
-        is_edited = self.family.unet_image is UnetImage.EDITED
-        return self.unet.time_cond_proj_dim is None and (self.family.is_xl or not is_edited)
+        is_edited = self.pipeline.image_input is ImageInput.EDITED
+        return self.unet.time_cond_proj_dim is None and (self.pipeline.is_xl or not is_edited)
 
     @property
     def latent_format(self) -> LatentFormat | None:
@@ -183,7 +191,7 @@ class Configs:
         With the noise levels of EDM, diffusers compares `denoising_end` with timesteps that are
         logarithms, so that no step remains.
         """
-        if not self.family.splits_denoising or self.noise.edm is not None:
+        if not self.pipeline.splits_denoising or self.noise.edm is not None:
             return None
         return LatentFormat(
             channels=self.vae.latent_channels,
@@ -200,14 +208,14 @@ class Configs:
             replace(config, vocab_size=max(config.vocab_size, *(each + 1 for each in ids[name])))
             if ids.get(name)
             else config
-            for name, config in zip(self.family.text_encoders, self.text_encoders, strict=True)
+            for name, config in zip(self.pipeline.text_encoders, self.text_encoders, strict=True)
         )
         return replace(self, text_encoders=encoders)
 
     @property
     def guided_rows(self) -> int:
         """Return the rows of the UNet's batch for one image with guidance."""
-        return 3 if self.family.unet_image is UnetImage.EDITED else 2
+        return 3 if self.pipeline.image_input is ImageInput.EDITED else 2
 
     @property
     def _pooled_width(self) -> int | None:

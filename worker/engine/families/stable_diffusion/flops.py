@@ -4,7 +4,6 @@ Input: configs and a shape. Output: the FLOPs of each stage. Nothing is compiled
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,25 +14,8 @@ from jax.typing import DTypeLike
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.families.stable_diffusion.unet import PromptContext
-from imagefleet.worker.engine.networks.matmul_flops import matmul_flops
+from imagefleet.worker.engine.networks.matmul_flops import ImageFlops, matmul_flops
 from imagefleet.worker.engine.networks.vae import Vae
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageFlops:
-    """The FLOPs of one image, as `matmul_flops` counts them."""
-
-    text: int
-    """Of the text encoders, for the prompt and its negative prompt."""
-    step: int
-    """Of one step with guidance: the UNet runs on both prompts, and a third time if it edits
-    images."""
-    decode: int
-    """Of the decoder and the safety checker."""
-
-    def total(self, steps: int) -> int:
-        """Return the FLOPs of an image with so many steps."""
-        return self.text + steps * self.step + self.decode
 
 
 def image_flops(
@@ -47,7 +29,7 @@ def image_flops(
     context = prompt_context(configs, networks, prompt_chunks)
     length = configs.text_encoders[0].max_position_embeddings
     tokens = _array(2 * prompt_chunks, length, dtype=jnp.int32)
-    text = sum(_flops(networks[name], tokens) for name in configs.family.text_encoders)
+    text = sum(_flops(networks[name], tokens) for name in configs.pipeline.text_encoders)
     decode = matmul_flops(*_call(networks["vae"], Vae.decode, _array(1, *latents)))
     if (safety := networks.get("safety_checker")) is not None:
         pixels = _array(1, shape.height, shape.width, 3, dtype=jnp.uint8)

@@ -7,9 +7,11 @@ diffusers format. Output: the place of each in the file. This module reads no fi
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
+
+from imagefleet.worker.engine.checkpoint.single_file import Origin
+from imagefleet.worker.engine.families.stable_diffusion.training_markers import MARKERS
 
 UNET_PREFIX: Final = "model.diffusion_model."
 VAE_PREFIX: Final = "first_stage_model."
@@ -26,16 +28,6 @@ OPEN_CLIP_PREFIXES: Final = {
     "text_encoder_2": ("conditioner.embedders.1.model.", "conditioner.embedders.0.model."),
 }
 """By text encoder: where a CLIP of OpenCLIP lies in a file."""
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The place of a tensor in a file."""
-
-    key: str
-    third: int | None = None
-    """Which third of the rows it is, where queries, keys and values are one tensor."""
-    transposed: bool = False
 
 
 _RESNET: Final[Renames] = (
@@ -180,7 +172,7 @@ def _rename(key: str, rules: Renames) -> str:
     return key
 
 
-UNREAD: Final = re.compile(
+_UNREAD: Final = re.compile(
     r"model_ema\.|.*\.position_ids$|.*\.logit_scale$|.*\.attn_mask$|denoiser\.sigmas$"
     r"|(betas|alphas_cumprod|sqrt_|log_one_minus_alphas_cumprod|posterior_|lvlb_weights)"
     r"|edm_(mean|std)$"
@@ -188,6 +180,11 @@ UNREAD: Final = re.compile(
 )
 """Keys that are no weights, or that diffusers does not read: running averages, constants, and the
 last layer and the projection of Stable Diffusion 2's text encoder."""
+
+
+def is_read(key: str) -> bool:
+    """Return whether a key of a file is a weight that diffusers reads."""
+    return key not in MARKERS and not _UNREAD.match(key)
 
 
 _BASES: Final[Mapping[int, Mapping[str, str]]] = {

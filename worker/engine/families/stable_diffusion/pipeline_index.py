@@ -6,7 +6,6 @@ names, and not as the one that the part's own config names, so the classes are c
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from typing import Any, Final, Self
 
@@ -14,6 +13,7 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.default_strengths import NO_STRENGTH, STABLE_DIFFUSION_XL
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, has_part
 from imagefleet.worker.engine.contract.image_use import ImageUse
+from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 SCHEDULER: Final = "scheduler/scheduler_config.json"
@@ -29,24 +29,8 @@ _IMAGE_PROCESSORS: Final = (
 )
 
 
-class UnetImage(Enum):
-    """What a UNet gets at every step beside the noisy latents."""
-
-    NONE = "no image"
-    MASKED = "a mask and a masked image"
-    """Inpainting UNets: the mask, one channel, and the latents of the image without what is masked
-    (Rombach et al. 2022)."""
-    EDITED = "an image to edit"
-    """instruct-pix2pix: the latents of the image, which has a guidance scale of its own (Brooks et
-    al. 2023)."""
-
-    def channels(self, latent_channels: int) -> int:
-        """Return the number of channels beside those of the latents."""
-        return {UnetImage.NONE: 0, UnetImage.MASKED: 1 + latent_channels}.get(self, latent_channels)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class Pipeline:
     """A diffusers pipeline class that this engine runs, with the folders of its parts."""
 
     text_encoders: tuple[str, ...]
@@ -74,14 +58,14 @@ class Family:
     zeros_absent_negatives: bool
     """Whether the pipeline knows `force_zeros_for_empty_prompt`, which is true by default. Other
     pipelines of diffusers ignore it."""
-    unet_image: UnetImage = UnetImage.NONE
+    image_input: ImageInput = ImageInput.NONE
     splits_denoising: bool = False
     """Whether the pipeline has `denoising_end`, and `denoising_start` with latents as its image. A
     text-to-image pipeline counts with the image-to-image pipeline that diffusers makes of it."""
     image_use: ImageUse = field(default_factory=ImageUse)
 
 
-_SD: Final = Family(
+_SD: Final = Pipeline(
     text_encoders=("text_encoder",),
     text_encoder_classes=(CLIP_TEXT,),
     tokenizers=("tokenizer",),
@@ -95,7 +79,7 @@ _SD: Final = Family(
     zeros_absent_negatives=False,
 )
 _XL_IMAGE: Final = ImageUse(default_strengths=STABLE_DIFFUSION_XL)
-_XL: Final = Family(
+_XL: Final = Pipeline(
     text_encoders=("text_encoder", "text_encoder_2"),
     text_encoder_classes=(CLIP_TEXT, CLIP_TEXT_PROJECTED),
     tokenizers=("tokenizer", "tokenizer_2"),
@@ -116,7 +100,7 @@ _EDITING: Final = ImageUse(
     required=("image",), default_strengths=NO_STRENGTH, default_image_guidance_scale=1.5
 )
 
-FAMILIES: Final[Mapping[str, Family]] = {
+PIPELINES: Final[Mapping[str, Pipeline]] = {
     "StableDiffusionPipeline": _SD,
     "LatentConsistencyModelPipeline": replace(
         _SD,
@@ -129,7 +113,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "StableDiffusionInpaintPipeline": replace(
         _SD,
         scheduler_fields={_STEPS_OFFSET: 1, _SKIP_PRK: True},
-        unet_image=UnetImage.MASKED,
+        image_input=ImageInput.MASKED,
         image_use=ImageUse(required=_INPAINTING),
     ),
     "StableDiffusionInstructPix2PixPipeline": replace(
@@ -137,7 +121,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         num_inference_steps=100,
         scheduler_fields={},
         old_sample_size=None,
-        unet_image=UnetImage.EDITED,
+        image_input=ImageInput.EDITED,
         image_use=_EDITING,
     ),
     "StableDiffusionXLPipeline": _XL_SPLIT,
@@ -145,11 +129,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "StableDiffusionXLInpaintPipeline": replace(
         _XL,
         guidance_scale=7.5,
-        unet_image=UnetImage.MASKED,
+        image_input=ImageInput.MASKED,
         image_use=replace(_XL_IMAGE, required=_INPAINTING),
     ),
     "StableDiffusionXLInstructPix2PixPipeline": replace(
-        _XL, num_inference_steps=100, unet_image=UnetImage.EDITED, image_use=_EDITING
+        _XL, num_inference_steps=100, image_input=ImageInput.EDITED, image_use=_EDITING
     ),
 }
 """By class name. The numbers are diffusers' defaults."""
@@ -159,7 +143,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
 class PipelineIndex:
     """`model_index.json`."""
 
-    family: Family
+    pipeline: Pipeline
     text_encoder_classes: tuple[str, ...]
     """By text encoder: `CLIP_TEXT` or `CLIP_TEXT_PROJECTED`."""
     scheduler_class: str
@@ -176,7 +160,7 @@ class PipelineIndex:
         """
         set_here = {
             name: value
-            for name, value in self.family.scheduler_fields.items()
+            for name, value in self.pipeline.scheduler_fields.items()
             if name in file or _has_field(self.scheduler_class, name)
         }
         return NoiseSchedule.from_json({**file, **set_here}, self.scheduler_class)
@@ -189,18 +173,18 @@ class PipelineIndex:
             CheckpointError: It names a pipeline or a class that this engine does not run.
         """
         name = str(index.get("_class_name"))
-        if (family := FAMILIES.get(name)) is None:
+        if (pipeline := PIPELINES.get(name)) is None:
             raise CheckpointError(
-                f"{INDEX}: _class_name is {name!r}; this engine runs {', '.join(FAMILIES)}"
+                f"{INDEX}: _class_name is {name!r}; this engine runs {', '.join(PIPELINES)}"
             )
         if name == _IMAGE_TO_IMAGE:
-            family = _image_to_image_family(family, index)
+            pipeline = _image_to_image(pipeline, index)
         require = partial(_require, index)
-        for folder in family.tokenizers:
+        for folder in pipeline.tokenizers:
             require(folder, "transformers", _TOKENIZERS)
         require("unet", "diffusers", ("UNet2DConditionModel",))
         require("vae", "diffusers", ("AutoencoderKL",))
-        has_safety_checker = family.may_have_safety_checker and has_part(index, "safety_checker")
+        has_safety_checker = pipeline.may_have_safety_checker and has_part(index, "safety_checker")
         if has_safety_checker:
             require("safety_checker", "stable_diffusion", ("StableDiffusionSafetyChecker",))
             require("feature_extractor", "transformers", _IMAGE_PROCESSORS)
@@ -210,36 +194,36 @@ class PipelineIndex:
                 "no watermark to the pixels; set it to false if the model's licence allows that"
             )
         for name, known in (
-            (_AESTHETIC, family.has_aesthetic_scores),
+            (_AESTHETIC, pipeline.has_aesthetic_scores),
             ("is_cosxl_edit", False),
         ):
             if index.get(name) and not known:
                 raise CheckpointError(f"{INDEX}: {name} is {index[name]!r}; it must be false")
         return cls(
-            family=family,
+            pipeline=pipeline,
             text_encoder_classes=tuple(
-                require(folder, "transformers", family.text_encoder_classes)
-                for folder in family.text_encoders
+                require(folder, "transformers", pipeline.text_encoder_classes)
+                for folder in pipeline.text_encoders
             ),
             scheduler_class=require("scheduler", "diffusers"),
             has_safety_checker=has_safety_checker,
-            force_zeros_for_empty_prompt=family.zeros_absent_negatives and _force_zeros(index),
+            force_zeros_for_empty_prompt=pipeline.zeros_absent_negatives and _force_zeros(index),
         )
 
 
-def _image_to_image_family(family: Family, index: Mapping[str, Any]) -> Family:
-    """Return the family of a checkpoint, which may be the refiner: it has one text encoder only."""
+def _image_to_image(pipeline: Pipeline, index: Mapping[str, Any]) -> Pipeline:
+    """Return the pipeline of a checkpoint. That of the refiner has one text encoder only."""
     aesthetic = index.get(_AESTHETIC, False)
     if not isinstance(aesthetic, bool):
         raise CheckpointError(f"{INDEX}: {_AESTHETIC} is {aesthetic!r}; it must be true or false")
-    family = replace(family, has_aesthetic_scores=aesthetic)
+    pipeline = replace(pipeline, has_aesthetic_scores=aesthetic)
     if has_part(index, "text_encoder") or has_part(index, "tokenizer"):
-        return family
+        return pipeline
     return replace(
-        family,
-        text_encoders=family.text_encoders[1:],
-        text_encoder_classes=family.text_encoder_classes[1:],
-        tokenizers=family.tokenizers[1:],
+        pipeline,
+        text_encoders=pipeline.text_encoders[1:],
+        text_encoder_classes=pipeline.text_encoder_classes[1:],
+        tokenizers=pipeline.tokenizers[1:],
     )
 
 

@@ -3,7 +3,7 @@
 Input: token ids, one sequence for each encoder. Output: hidden states, and the pooled text
 embedding if the model has one. It depends on neither text nor the UNet.
 
-Axes: b slots, 2 the negative prompt and the prompt, e encoders, k chunks of a prompt, n tokens.
+Axes: b slots, 2 the negative prompt and the prompt, k chunks of a prompt, n tokens.
 """
 
 from collections.abc import Sequence
@@ -42,19 +42,19 @@ class PromptEncoder:
     def __call__(
         self,
         weights: Sequence[Params],
-        tokens: jax.Array,
+        tokens: Sequence[jax.Array],
         has_negative: jax.Array,
         clip_skip: jax.Array,
         lora_scales: jax.Array | None = None,
-        token_weights: jax.Array | None = None,
+        token_weights: Sequence[jax.Array] | None = None,
         used_chunks: jax.Array | None = None,
     ) -> EncodedPrompt:
         """Encode the prompts.
 
         Args:
             weights: Of each text encoder.
-            tokens: int32 `[b, 2, e, k, n]`. Each chunk is encoded as a prompt of its own. The
-                pooled state is that of the first.
+            tokens: Of each text encoder, int32 `[b, 2, k, n]`. Each chunk is encoded as a prompt of
+                its own. The pooled state is that of the first.
             has_negative: bool `[b]`: whether a negative prompt is given. One that is given is
                 encoded even if it is empty, as in diffusers.
             clip_skip: int32 `[b]`: the last layers that the prompt skips. As in diffusers, the
@@ -70,9 +70,9 @@ class PromptEncoder:
         encoders = [
             merge_network(*parts, lora_scales) for parts in zip(self.networks, weights, strict=True)
         ]
-        slots, pair, _, chunks, length = tokens.shape
+        slots, pair, chunks, length = tokens[0].shape
         states = [
-            encode(tokens[:, :, index].reshape(-1, length)) for index, encode in enumerate(encoders)
+            encode(ids.reshape(-1, length)) for encode, ids in zip(encoders, tokens, strict=True)
         ]
         skip = jnp.stack([jnp.zeros_like(clip_skip), clip_skip], axis=1).reshape(-1)
         skip = jnp.repeat(skip, chunks)  # [b * 2 * k]
@@ -90,10 +90,9 @@ class PromptEncoder:
         hidden = [each.reshape(slots, pair, chunks * length, -1) for each in hidden]
         if token_weights is not None and used_chunks is not None:
             used = used_tokens(used_chunks, chunks, length)
-            by_encoder = jnp.moveaxis(token_weights, 2, 0)  # [e, b, 2, k, n]
             hidden = [
                 weigh(states, each.reshape(slots, pair, -1), used)
-                for states, each in zip(hidden, by_encoder, strict=True)
+                for states, each in zip(hidden, token_weights, strict=True)
             ]
         prompt = EncodedPrompt(jnp.concatenate(hidden, axis=-1), pooled)
         if self.force_zeros_for_empty_prompt:

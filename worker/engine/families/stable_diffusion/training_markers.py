@@ -12,7 +12,7 @@ from typing import Final
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule, Prediction
 
 _V_PREDICTION: Final = "v_pred"
 _ZERO_SNR: Final = "ztsnr"
@@ -39,7 +39,7 @@ def check_markers(file: Path, whole: TensorFiles, noise: NoiseSchedule) -> None:
     """
     found = MARKERS & whole.shapes.keys()
     needed = {}
-    if found - {_ZERO_SNR} and noise.prediction_type != "v_prediction":
+    if found - {_ZERO_SNR} and noise.prediction_type is not Prediction.V:
         needed["prediction_type"] = "v_prediction"
     if _ZERO_SNR in found and not noise.rescale_betas_zero_snr:
         needed["rescale_betas_zero_snr"] = "true"

@@ -13,16 +13,10 @@ from flax import nnx
 
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
 from imagefleet.worker.engine.kernels.attention import attention
-from imagefleet.worker.engine.kernels.feed_forward import (
-    FeedForwardWeights,
-    add_feed_forward,
-    uses_kernel,
-)
-from imagefleet.worker.engine.kernels.packed_attention import (
-    HeadPacking,
-    attend_packed,
-    find_packing,
-)
+from imagefleet.worker.engine.kernels.feed_forward import add_feed_forward, uses_kernel
+from imagefleet.worker.engine.kernels.feed_forward_spec import FeedForwardWeights
+from imagefleet.worker.engine.kernels.head_packing import HeadPacking
+from imagefleet.worker.engine.kernels.packed_attention import attend_packed, find_packing
 from imagefleet.worker.engine.networks.blocks import (
     GroupNorm,
     Layer,

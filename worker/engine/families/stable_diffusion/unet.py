@@ -8,13 +8,14 @@ w, c]`.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import ArrayLike
 
+from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.families.stable_diffusion.transformer import BlockContext, Transformer
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
 from imagefleet.worker.engine.networks.blocks import (
@@ -173,6 +174,15 @@ class PromptContext(NamedTuple):
 
 class UNet(nnx.Module):
     """diffusers' UNet2DConditionModel."""
+
+    weight_names: ClassVar = WeightNames(
+        to_checkpoint=(
+            (r"\b(up|down)sampler\b", r"\1samplers.0"),
+            (r"\bto_out\b", "to_out.0"),
+            (r"\bff\.proj_in\b", "ff.net.0.proj"),
+            (r"\bff\.proj_out\b", "ff.net.2"),
+        )
+    )
 
     def __init__(self, config: UNetConfig) -> None:
         self.config = config

@@ -20,6 +20,7 @@ from imagefleet.worker.engine.options.textual_inversion_options import (
     LoadedInversion,
     TextualInversionOption,
 )
+from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
 
 Floats = NDArray[np.float32]
 VectorsById = Mapping[int, Floats]
@@ -52,6 +53,27 @@ def read_textual_inversions(
     return tuple(_read(option, configs) for option in options)
 
 
+def add_textual_inversions(
+    inversions: Sequence[TextualInversion], tokenizer: PromptTokenizer, configs: Configs
+) -> dict[str, dict[int, Floats]]:
+    """Add the tokens of textual inversions to a tokenizer.
+
+    Returns:
+        By text encoder: the vectors, by the ids of their tokens.
+
+    Raises:
+        CheckpointError: a vocabulary has such a token already.
+    """
+    names = configs.pipeline.text_encoders
+    vectors: dict[str, dict[int, Floats]] = {name: {} for name in names}
+    for inversion in inversions:
+        for name, each in zip(names, tokenizer.tokenizers, strict=True):
+            rows = inversion.vectors[name]
+            ids = each.add_vectors(inversion.loaded.name, len(rows))
+            vectors[name] |= zip(ids, rows, strict=True)
+    return vectors
+
+
 def _read(option: TextualInversionOption, configs: Configs) -> TextualInversion:
     path = Path(option.path).expanduser()
     if path.suffix != ".safetensors" or not path.is_file():
@@ -62,7 +84,7 @@ def _read(option: TextualInversionOption, configs: Configs) -> TextualInversion:
     file = TensorFiles([path])
     vectors = {}
     keys = _keys(path, file, configs)
-    for encoder, config in zip(configs.family.text_encoders, configs.text_encoders, strict=True):
+    for encoder, config in zip(configs.pipeline.text_encoders, configs.text_encoders, strict=True):
         vectors[encoder] = _vectors(path, file, keys[encoder], encoder, config.hidden_size)
     digest = f"sha256:{sha256_of_file(path)}"
     return TextualInversion(
@@ -72,7 +94,7 @@ def _read(option: TextualInversionOption, configs: Configs) -> TextualInversion:
 
 def _keys(path: Path, file: TensorFiles, configs: Configs) -> Mapping[str, str]:
     """Return by text encoder the key of its vectors. A single key may have any name."""
-    found, encoders = sorted(file.shapes), configs.family.text_encoders
+    found, encoders = sorted(file.shapes), configs.pipeline.text_encoders
     if len(encoders) == 1 and len(found) == 1:
         return {encoders[0]: found[0]}
     if len(encoders) > 1 and found == sorted(_KEYS):

@@ -1,0 +1,69 @@
+"""Read the keys of LoRA files in diffusers', PEFT's and kohya's formats.
+
+Input: a key. Output: the name of its layer and the part that it is. Which names a model's layers
+have is known to its family.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+
+class LoraNames(Protocol):
+    """How LoRA files name the layers of a family's models."""
+
+    @property
+    def networks(self) -> Sequence[str]:
+        """Return the networks to which a LoRA may be added."""
+
+    def by_name(self, network: str, keys: Sequence[str]) -> dict[str, str]:
+        """Return the key of a network's weight by each name that a file may have for its layer."""
+
+    def spellings(self, network: str, layer: str) -> Sequence[str]:
+        """Return the names within a network that the patterns of PEFT may mean by a layer."""
+
+    def mixture(self, keys: Iterable[str]) -> str | None:
+        """Return the words about a file that mixes formats, as in "names … twice". None: it does
+        not."""
+
+
+_PARTS: Final = (
+    ("down", r"\.lora_down|\.lora_A(\.default)?|_lora\.down|\.lora(_linear_layer)?\.down"),
+    ("up", r"\.lora_up|\.lora_B(\.default)?|_lora\.up|\.lora(_linear_layer)?\.up"),
+)
+_KINDS: Final = (
+    (r"\.dora_scale$|lora_magnitude_vector", "a DoRA"),
+    (r"\.hada_", "a LoHa"),
+    (r"\.lokr_", "a LoKr"),
+    (r"\.lora_mid\.", "a LoRA with a third factor"),
+    (r"\.oft_|\.boft_", "an OFT"),
+    (r"\.diff(_b)?$|\.lora_B\.bias$", "a file with whole differences or biases"),
+)
+"""Patterns of keys of files that are no plain LoRA, and what such a file is."""
+
+
+@dataclass(frozen=True)
+class LoraKey:
+    """What a key of a LoRA file says."""
+
+    layer: str
+    part: str
+    """`down`, `up` or `alpha`."""
+
+
+def parse_key(key: str) -> LoraKey | None:
+    """Return the layer and the part of a key. None: it is of no known format."""
+    if key.endswith(".alpha"):
+        return LoraKey(key.removesuffix(".alpha"), "alpha")
+    for part, pattern in _PARTS:
+        if match := re.fullmatch(rf"(.+?)(?:{pattern})\.weight", key):
+            return LoraKey(match[1], part)
+    return None
+
+
+def unsupported_kind(keys: Iterable[str]) -> str | None:
+    """Return what the file is, if it is no plain LoRA."""
+    listed = "\n".join(keys)
+    kinds = (kind for pattern, kind in _KINDS if re.search(pattern, listed, re.MULTILINE))
+    return next(kinds, None)

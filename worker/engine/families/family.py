@@ -1,0 +1,186 @@
+"""Define what a family of models is to the rest of the engine.
+
+A family is a folder beside this file: configs, networks, prompts, names of weights, memory. The
+loader asks it for a `Model`, and everything that differs between families is behind these two
+protocols. `registry.py` lists the families. `sampling.denoiser.Denoiser` is their part of the
+programs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+from flax import nnx
+
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames
+from imagefleet.worker.engine.checkpoint.single_file import OriginalFormat
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
+from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.contract.image_use import ImageUse
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
+from imagefleet.worker.engine.networks.matmul_flops import ImageFlops
+from imagefleet.worker.engine.options.textual_inversion_options import (
+    LoadedInversion,
+    TextualInversionOption,
+)
+from imagefleet.worker.engine.placement.memory_check import Workload
+from imagefleet.worker.engine.sampling.arrays import Weights
+from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
+
+
+class Model(Protocol):
+    """What the configs of one checkpoint say. It holds no weights and uses no devices."""
+
+    @property
+    def default_steps(self) -> int:
+        """Return the steps of diffusers' pipeline where a job gives none."""
+
+    @property
+    def default_guidance(self) -> float:
+        """Return the guidance scale of diffusers' pipeline where a job gives none."""
+
+    @property
+    def native_shape(self) -> Shape:
+        """Return the shape at which the model was trained.
+
+        Raises:
+            ConfigurationError: the checkpoint does not say.
+        """
+
+    @property
+    def pixels_per_latent(self) -> int:
+        """Return how many pixels a latent stands for, along each side."""
+
+    @property
+    def shape_multiple(self) -> int:
+        """Return the pixels of which height and width must be multiples."""
+
+    def noise_schedule(self, shape: Shape) -> NoiseSchedule:
+        """Return the noise schedule for images of a shape. Equal schedules share step tables."""
+
+    @property
+    def max_clip_skip(self) -> int:
+        """Return the most layers of the text encoders that a job may skip. 0: there is no
+        `clip_skip`."""
+
+    @property
+    def rescales_guidance(self) -> bool:
+        """Return whether jobs may have `guidance_rescale`."""
+
+    @property
+    def image_use(self) -> ImageUse:
+        """Return how the model uses the `image` of a job."""
+
+    @property
+    def latent_format(self) -> LatentFormat | None:
+        """Return the latents that jobs may pass on and take. None: there are no such jobs."""
+
+    def load_tokenizer(self, files: CheckpointFiles) -> PromptTokenizer:
+        """Load the tokenizers of all text encoders.
+
+        Raises:
+            CheckpointError: files are missing, are of another kind of tokenizer, or do not fit
+                their text encoders.
+        """
+
+    @property
+    def inversions(self) -> tuple[LoadedInversion, ...]:
+        """Return the textual inversions that were added."""
+
+    def with_textual_inversions(
+        self, options: Sequence[TextualInversionOption], tokenizer: PromptTokenizer
+    ) -> Self:
+        """Return the model with textual inversions, whose tokens are added to the tokenizer.
+
+        Raises:
+            CheckpointError: a file is damaged or for another model, or the family has none.
+        """
+
+    def networks(self) -> dict[str, nnx.Module]:
+        """Return the networks without weights, by their folders. Equal models share them."""
+
+    @property
+    def lora_names(self) -> LoraNames:
+        """Return how LoRA files name the layers of the networks."""
+
+    def open_weights(
+        self, files: CheckpointFiles, keys: Mapping[str, Sequence[str]]
+    ) -> dict[str, TensorFiles]:
+        """Open the weights of the networks, with the vectors of textual inversions.
+
+        Args:
+            files: Of the checkpoint.
+            keys: By network: the keys that it has.
+
+        Raises:
+            CheckpointError: a network has no weights, or a file is damaged.
+        """
+
+    def assemble(
+        self,
+        networks: Mapping[str, nnx.Module],
+        parameters: Mapping[str, Params],
+        dtype: np.dtype[Any],
+    ) -> tuple[DiffusionPrograms, Weights]:
+        """Return the programs of the model and its weights.
+
+        Args:
+            networks: From `networks`.
+            parameters: Of each network, on the devices or abstract.
+            dtype: That of the parameters.
+        """
+
+    def workspace_bytes(
+        self, networks: Mapping[str, nnx.Module], shape: Shape, workload: Workload
+    ) -> int:
+        """Estimate the bytes that a device needs for a batch of a shape, besides the weights."""
+
+    def flops(
+        self, networks: Mapping[str, nnx.Module], shape: Shape, prompt_chunks: int = 1
+    ) -> ImageFlops:
+        """Count the FLOPs of an image of a shape."""
+
+
+class Family(Protocol):
+    """Models that share networks, prompts and names of weights."""
+
+    @property
+    def name(self) -> str:
+        """Return how sentences call the family."""
+
+    @property
+    def pipelines(self) -> Sequence[str]:
+        """Return diffusers' pipeline classes, as in `_class_name` of model_index.json."""
+
+    @property
+    def networks(self) -> Sequence[str]:
+        """Return the folders of networks that its checkpoints may have."""
+
+    @property
+    def original_format(self) -> OriginalFormat:
+        """Return the format of its models in one file."""
+
+    def base_model(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+        """Return the Hub id of the configs that a file in the original format needs.
+
+        Args:
+            shapes: By key: the shape of each tensor of the file.
+
+        Returns:
+            The id that diffusers chooses. None: the file is of another family.
+        """
+
+    def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> Model:
+        """Read and check the configs of a checkpoint of this family.
+
+        Args:
+            files: Of the checkpoint.
+            safety_checker: Whether to read the safety checker, if the checkpoint has one.
+
+        Raises:
+            CheckpointError: a file is missing, unsupported, or contradicts another file.
+        """

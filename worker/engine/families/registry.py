@@ -1,0 +1,51 @@
+"""List the families of models, and find that of a checkpoint."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
+from imagefleet.worker.engine.families.family import Family, Model
+from imagefleet.worker.engine.families.stable_diffusion.family import STABLE_DIFFUSION
+
+FAMILIES: Final[tuple[Family, ...]] = (STABLE_DIFFUSION,)
+NETWORKS: Final = tuple(dict.fromkeys(name for family in FAMILIES for name in family.networks))
+"""Folders of networks that this engine knows. model_index.json lists those of a checkpoint."""
+
+
+def family_of(files: CheckpointFiles) -> Family:
+    """Return the family of a checkpoint, by the pipeline in its model_index.json.
+
+    Raises:
+        CheckpointError: no family has this pipeline.
+    """
+    name = str(files.read_json(INDEX).get("_class_name"))
+    for family in FAMILIES:
+        if name in family.pipelines:
+            return family
+    known = ", ".join(pipeline for family in FAMILIES for pipeline in family.pipelines)
+    raise CheckpointError(f"{INDEX}: _class_name is {name!r}; this engine runs {known}")
+
+
+def read_configs(files: CheckpointFiles, *, safety_checker: bool = True) -> Model:
+    """Read the configs of a checkpoint of any family.
+
+    Args:
+        files: Of the checkpoint.
+        safety_checker: Whether to read the safety checker, if the checkpoint has one.
+
+    Raises:
+        CheckpointError: a file is missing, unsupported, or contradicts another file.
+    """
+    return family_of(files).read(files, safety_checker=safety_checker)
+
+
+def base_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Family, str] | None:
+    """Return the family of a file in an original format, and the Hub id of the configs it needs.
+
+    None: the file is of no known family. `shapes` has the shape of each tensor by its key.
+    """
+    for family in FAMILIES:
+        if (base := family.base_model(shapes)) is not None:
+            return family, base
+    return None

@@ -1,0 +1,100 @@
+"""Encode prompts and run the UNet of Stable Diffusion, in all slots of a batch.
+
+Input: weights and the arrays of a batch. Output: the context of the prompts, and the UNet's
+prediction after guidance. See `sampling.denoiser.Denoiser`.
+
+Axes: b slots, 2 the negative prompt and the prompt, r rows of the UNet's batch for a slot, h w
+latent size, c latent channels.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.families.stable_diffusion.prompt_chunks import used_tokens
+from imagefleet.worker.engine.families.stable_diffusion.prompt_encoder import PromptEncoder
+from imagefleet.worker.engine.families.stable_diffusion.time_ids import time_ids
+from imagefleet.worker.engine.families.stable_diffusion.unet import PromptContext, UNet
+from imagefleet.worker.engine.networks.lora_layers import merge_network
+from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
+from imagefleet.worker.engine.sampling.guidance import apply_guidance
+from imagefleet.worker.engine.sampling.image_input import ImageInput
+
+
+@dataclass(frozen=True)
+class StableDiffusionDenoiser:
+    """The structure of the text encoders and of the UNet; their weights are arguments."""
+
+    prompt_encoder: PromptEncoder
+    unet: nnx.GraphDef[nnx.Module]
+    dtype: DTypeLike
+    image_input: ImageInput = ImageInput.NONE
+    has_aesthetic_scores: bool = False
+    """Whether one of the numbers about an image is an aesthetic score (SDXL's refiner)."""
+
+    def encode_prompts(
+        self, weights: Weights, inputs: BatchInputs, height: int, width: int
+    ) -> PromptContext:
+        """Return the keys and values of the prompts, `[b, 2, …]`."""
+        scales = inputs.lora_scales
+        prompt = self.prompt_encoder(
+            weights.text,
+            inputs.tokens,
+            inputs.has_negative,
+            inputs.clip_skip,
+            scales,
+            inputs.token_weights,
+            inputs.used_chunks,
+        )
+        hidden, pooled = jax.tree.map(lambda x: x.astype(self.dtype), prompt)
+        ids = time_ids(height, width, has_aesthetic_scores=self.has_aesthetic_scores)
+        text = self._merge(weights.denoiser, scales).project_context(hidden, pooled, ids)
+        *_, chunks, length = inputs.tokens[0].shape
+        if inputs.used_chunks is not None and chunks > 1:
+            text = text._replace(mask=used_tokens(inputs.used_chunks, chunks, length))
+        return text
+
+    def predict(
+        self,
+        weights: Params,
+        conditions: Conditions,
+        latents: jax.Array,
+        timestep: jax.Array,
+        *,
+        guidance: bool,
+    ) -> jax.Array:
+        """Return the UNet's output after guidance, float32 `[b, h, w, c]`.
+
+        With guidance the UNet runs on the negative prompt and the prompt, otherwise on the prompt
+        alone. A UNet that edits an image then also runs on the negative prompt without the image.
+        """
+        network, slots = self._merge(weights, conditions.lora_scales), len(latents)
+        # A distilled UNet applies the guidance itself.
+        prompts = 2 if guidance and network.config.time_cond_proj_dim is None else 1
+        text = jax.tree.map(lambda x: x[:, -prompts:], conditions.text)
+        image = conditions.init_latents.image_channels
+        images = [] if image is None else [image] * prompts
+        if self.image_input is ImageInput.EDITED and prompts == 2:
+            text = jax.tree.map(lambda x: jnp.concatenate([x[:, :1], x], axis=1), text)
+            images = [jnp.zeros_like(image), *images]
+        rows = max(prompts, len(images))
+        inputs = jnp.repeat(latents[:, None], rows, axis=1)  # [b, r, h, w, c]
+        if images:
+            inputs = jnp.concatenate([inputs, jnp.stack(images, axis=1)], axis=-1)
+        inputs, text = jax.tree.map(
+            lambda x: x.reshape(slots * rows, *x.shape[2:]), (inputs.astype(self.dtype), text)
+        )
+        scale = jnp.repeat(conditions.guidance, rows)
+        outputs = network(inputs, jnp.repeat(timestep, rows), text, scale)
+        outputs = outputs.astype(jnp.float32).reshape(slots, rows, *latents.shape[1:])
+        return apply_guidance(
+            outputs, conditions.guidance, conditions.guidance_rescale, conditions.image_guidance
+        )
+
+    def _merge(self, weights: Params, lora_scales: jax.Array | None) -> UNet:
+        return cast(UNet, merge_network(self.unet, weights, lora_scales))

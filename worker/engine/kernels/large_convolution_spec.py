@@ -1,0 +1,63 @@
+"""Define the sizes of a convolution by the kernel for large maps, and the memory that it takes.
+
+`large_convolution` chooses by them, and `convolution_kernel` computes with them.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from imagefleet.worker.engine.kernels.attention_backend import TPU_LANES
+
+KERNEL_NAME: Final = "convolution_of_rows"
+"""It is in the programs, so that `tools.tpu` finds the kernel there."""
+_PRODUCT_BYTES: Final = 4 * 4 * 512
+"""For each channel of the result: float32 sums of 512 pixels, and what the compiler keeps beside
+them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSpec:
+    """The sizes of a convolution by the kernel, for one image."""
+
+    height: int
+    """Of the map that is read, as is `width`."""
+    width: int
+    channels_in: int
+    channels_out: int
+    upsamples: bool = False
+    """Whether the map is upsampled by 2 before the convolution, in four phases."""
+    has_residual: bool = False
+
+    @property
+    def lanes_in(self) -> int:
+        """Return the columns of the registers that the channels of the map take."""
+        return _fill_up(self.channels_in)
+
+    @property
+    def lanes_out(self) -> int:
+        """Return the columns of the registers that the channels of the result take."""
+        return _fill_up(self.channels_out)
+
+    @property
+    def taps(self) -> int:
+        """Return the number of products of a pixel of the map."""
+        return 16 if self.upsamples else 9
+
+    @property
+    def flops(self) -> int:
+        """Return the FLOPs of the products: each pixel of the map meets each weight once."""
+        return 2 * self.height * self.width * self.taps * self.channels_in * self.channels_out
+
+    def memory_bytes(self, rows: int) -> int:
+        """Return the bytes of a core's memory that blocks of so many rows take."""
+        weights = self.taps * self.lanes_in * self.lanes_out
+        row_in = 2 * self.width * self.lanes_in
+        row_out = 2 * self.width * self.lanes_out * (4 if self.upsamples else 1)
+        # While a block is computed, the next one is read and the one before is written.
+        blocks = 2 * ((rows + 2) * row_in + rows * row_out * (1 + self.has_residual))
+        sums = self.lanes_out * max(_PRODUCT_BYTES, 4 * 4 * self.width)
+        return 2 * weights + blocks + 3 * (rows + 2) * row_in + sums
+
+
+def _fill_up(channels: int) -> int:
+    return -(-channels // TPU_LANES) * TPU_LANES

@@ -1,0 +1,58 @@
+"""Place the factors of LoRA on devices, and describe weights that are not there by their shapes.
+
+Input: networks, factors, and devices, which may be absent. Output: arrays, or their shapes with
+dtype and sharding, so that programs can be compiled without a checkpoint.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jax
+import numpy as np
+from flax import nnx
+
+from imagefleet.worker.engine.checkpoint.job_loras import StackedFactors
+from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.placement.mesh import Placement
+
+
+def abstract_weights(
+    networks: Mapping[str, nnx.Module], placement: Placement, dtype: np.dtype[Any]
+) -> dict[str, Params]:
+    """Return the parameters of each network as shapes, with their dtype and sharding."""
+
+    def abstract(weight: Any) -> jax.ShapeDtypeStruct:
+        sharding = placement.weight_sharding(weight.shape)
+        return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+            weight.shape, dtype, sharding=sharding
+        )
+
+    return {
+        name: cast(Params, jax.tree.map(abstract, nnx.to_pure_dict(nnx.state(network))))
+        for name, network in networks.items()
+    }
+
+
+def place_factors(
+    factors: StackedFactors, placement: Placement, dtype: np.dtype[Any]
+) -> StackedFactors:
+    """Place factors of LoRA on the devices. `up` is split like the weight beside which it is."""
+    splits = factor_shardings(factors, placement)
+    down, up = (each.astype(dtype) for each in factors)
+    return StackedFactors(jax.device_put(down, splits.down), jax.device_put(up, splits.up))
+
+
+def abstract_factors(
+    factors: StackedFactors, placement: Placement, dtype: np.dtype[Any]
+) -> StackedFactors:
+    """Return factors of LoRA as shapes, as `place_factors` places them."""
+    arrays = [
+        jax.ShapeDtypeStruct(each.shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+        for each, sharding in zip(factors, factor_shardings(factors, placement), strict=True)
+    ]
+    return StackedFactors(*arrays)
+
+
+def factor_shardings(factors: StackedFactors, placement: Placement) -> StackedFactors:
+    """Return the shardings of factors. The few columns between them are whole on every device."""
+    return StackedFactors(placement.replicated, placement.output_sharding(factors.up.shape[1]))

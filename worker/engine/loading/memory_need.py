@@ -1,0 +1,55 @@
+"""Estimate the memory that a model and a batch need on a device.
+
+Input: a model, its networks without weights, shapes, and what the device is used for. Output:
+bytes. It reads no weights and asks no device, so that it also serves hosts that are not here.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import jax
+from flax import nnx
+
+from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.family import Model
+from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload
+from imagefleet.worker.engine.placement.mesh import split_axis
+
+
+def memory_need(
+    model: Model,
+    networks: Mapping[str, nnx.Module],
+    shapes: Sequence[Shape],
+    workload: Workload,
+    job_factors: JobLoraFactors | None = None,
+) -> MemoryNeed:
+    """Estimate the bytes that a device needs.
+
+    Args:
+        model: To be loaded.
+        networks: Its own, without weights.
+        shapes: The declared shapes. Without one, only the weights count.
+        workload: Of the device.
+        job_factors: LoRA that jobs may use. None: there are none.
+    """
+    workspaces = [model.workspace_bytes(networks, shape, workload) for shape in shapes]
+    need = MemoryNeed(
+        weights=sum(_weight_bytes(network, workload) for network in networks.values()),
+        workspace=max(workspaces, default=0),
+    )
+    if job_factors is None:
+        return need
+    return replace(need, weights=need.weights + job_factors.size * workload.dtype.itemsize)
+
+
+def _weight_bytes(network: nnx.Module, workload: Workload) -> int:
+    shapes = [weight.shape for weight in jax.tree.leaves(nnx.to_pure_dict(nnx.state(network)))]
+    copies = workload.model
+    return sum(
+        math.prod(shape)
+        * workload.dtype.itemsize
+        // (1 if split_axis(shape, copies) is None else copies)
+        for shape in shapes
+    )

@@ -1,0 +1,54 @@
+"""Define what the programs ask of a family of models at each stage.
+
+`DiffusionPrograms` has the general loop. It knows neither the network that denoises nor the text
+encoders: those of each family are behind this protocol. A denoiser is hashable and holds no
+weights, so that it is a static argument of a compiled program.
+
+Axes: b slots, 2 the negative prompt and the prompt, h w latent size, c latent channels.
+"""
+
+from typing import Any, Protocol
+
+import jax
+
+from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
+from imagefleet.worker.engine.sampling.image_input import ImageInput
+
+
+class Denoiser(Protocol):
+    """The text encoders and the denoising network of a model."""
+
+    @property
+    def image_input(self) -> ImageInput:
+        """Return what the network gets beside the noisy latents."""
+
+    def encode_prompts(self, weights: Weights, inputs: BatchInputs, height: int, width: int) -> Any:
+        """Encode the prompts of a batch for images of this size in pixels.
+
+        Returns:
+            The text as the network attends to it: a tree of arrays `[b, 2, …]` that stays the same
+            over all steps.
+        """
+
+    def predict(
+        self,
+        weights: Params,
+        conditions: Conditions,
+        latents: jax.Array,
+        timestep: jax.Array,
+        *,
+        guidance: bool,
+    ) -> jax.Array:
+        """Run the network on noisy latents, and apply guidance.
+
+        Args:
+            weights: Of the network.
+            conditions: Of the batch; `text` is from `encode_prompts`.
+            latents: float32 `[b, h, w, c]`, scaled as the network takes them.
+            timestep: float32 `[b]`.
+            guidance: False if no slot uses guidance. The network then runs on the prompts alone.
+
+        Returns:
+            The prediction, float32 `[b, h, w, c]`.
+        """

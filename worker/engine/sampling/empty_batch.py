@@ -1,0 +1,102 @@
+"""Make the input arrays of a batch in which every slot is padding.
+
+Input: the sizes of a model's batches. Output: `BatchInputs`, `InitImages` and `InitLatents` in
+numpy. Programs are compiled for these arrays, and the slots of a batch are written into them.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitImages, InitLatents
+from imagefleet.worker.engine.sampling.image_input import ImageInput
+from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
+from imagefleet.worker.engine.schedulers.coefficients import COLUMNS
+from imagefleet.worker.engine.schedulers.registry import max_calls
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmptyBatch:
+    """A batch in which every slot is padding. Its arrays have the shapes of every batch."""
+
+    slots: int
+    calls: int
+    """The most calls of the denoiser that a job may need."""
+    token_lengths: tuple[int, ...]
+    """The tokens of a prompt for each text encoder."""
+    latent_channels: int
+    pixels_per_latent: int
+    loras: int = 0
+    """The number of LoRA that jobs may use."""
+    image_input: ImageInput = ImageInput.NONE
+    prompt_chunks: int = 0
+    """The most chunks of a prompt with weights. 0: there are no such prompts."""
+
+    @classmethod
+    def of(
+        cls,
+        programs: DiffusionPrograms,
+        slots: int,
+        token_lengths: tuple[int, ...],
+        max_steps: int,
+        loras: int = 0,
+        prompt_chunks: int = 0,
+    ) -> Self:
+        """Return the batch of these programs. `max_steps` is the most that a job may ask for."""
+        return cls(
+            slots=slots,
+            calls=max_calls(max_steps),
+            token_lengths=token_lengths,
+            latent_channels=programs.latent_channels,
+            pixels_per_latent=programs.pixels_per_latent,
+            loras=loras,
+            image_input=programs.denoiser.image_input,
+            prompt_chunks=prompt_chunks,
+        )
+
+    def inputs(self) -> BatchInputs:
+        """Return the inputs of the batch."""
+        slots, is_edited = self.slots, self.image_input is ImageInput.EDITED
+        chunks = max(1, self.prompt_chunks)
+        sizes = [(slots, 2, chunks, length) for length in self.token_lengths]
+        return BatchInputs(
+            tokens=tuple(np.zeros(size, np.int32) for size in sizes),
+            has_negative=np.zeros(slots, np.bool_),
+            clip_skip=np.zeros(slots, np.int32),
+            key=np.zeros((slots, 2), np.uint32),
+            image_index=np.zeros(slots, np.uint32),
+            initial_mix=np.zeros((slots, 2), np.float32),
+            guidance=np.ones(slots, np.float32),
+            guidance_rescale=np.zeros(slots, np.float32),
+            rows=np.zeros((slots, self.calls, COLUMNS), np.float32),
+            calls=np.zeros(slots, np.int32),
+            lora_scales=np.zeros((slots, self.loras), np.float32) if self.loras else None,
+            image_guidance=np.ones(slots, np.float32) if is_edited else None,
+            token_weights=(
+                tuple(np.ones(size, np.float32) for size in sizes) if self.prompt_chunks else None
+            ),
+            used_chunks=np.ones(slots, np.int32) if self.prompt_chunks else None,
+        )
+
+    def init_images(self, shape: Shape) -> InitImages:
+        """Return the init images of the batch: no slot has one."""
+        slots, size = self.slots, (self.slots, shape.height, shape.width)
+        return InitImages(
+            pixels=np.zeros((*size, 3), np.uint8),
+            inpaint_mask=np.ones((*size, 1), np.bool_),
+            key=np.zeros((slots, 2), np.uint32),
+            image_index=np.zeros(slots, np.uint32),
+        )
+
+    def init_latents(self, shape: Shape) -> InitLatents:
+        """Return the init latents of a batch in which no slot has an init image."""
+        factor = self.pixels_per_latent
+        size = (self.slots, shape.height // factor, shape.width // factor)
+        channels = self.image_input.channels(self.latent_channels)
+        return InitLatents(
+            latents=np.zeros((*size, self.latent_channels), np.float32),
+            inpaint_mask=np.ones((*size, 1), np.bool_),
+            image_channels=np.zeros((*size, channels), np.float32) if channels else None,
+        )

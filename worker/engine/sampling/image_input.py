@@ -1,0 +1,21 @@
+"""Name what a denoiser gets at every step beside the noisy latents."""
+
+from enum import Enum
+
+
+class ImageInput(Enum):
+    """What a denoiser gets at every step beside the noisy latents."""
+
+    NONE = "no image"
+    MASKED = "a mask and a masked image"
+    """Inpainting: the mask, one channel, and the latents of the image without what is masked
+    (Rombach et al. 2022)."""
+    EDITED = "an image to edit"
+    """instruct-pix2pix: the latents of the image, which has a guidance scale of its own (Brooks et
+    al. 2023)."""
+
+    def channels(self, latent_channels: int) -> int:
+        """Return the number of channels beside those of the latents."""
+        return {ImageInput.NONE: 0, ImageInput.MASKED: 1 + latent_channels}.get(
+            self, latent_channels
+        )
