@@ -134,6 +134,10 @@ def cases_of_solvers() -> Iterator[tuple[str, str, str, int, int, str]]:
     yield from itertools.product(
         ("deis", "unipc"), ("epsilon",), ("leading",), (1, 6), (0,), to_lowest
     )
+    ends = ("karras_to_the_end", "exponential_to_the_end", "beta_to_the_end")
+    for steps, skipped in ((1, 0), (2, 0), (2, 1), (6, 0), (6, 1)):
+        for config in ends:
+            yield "unipc", "epsilon", "leading", steps, skipped, config
     predictions = ("epsilon", "v_prediction")
     configs = ("edm", "edm_sigma_min", "edm_exponential")
     yield from itertools.product(

@@ -22,6 +22,13 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
     "karras_cosine": {"beta_schedule": "squaredcos_cap_v2", "use_karras_sigmas": True},
     "sigma_min": SIGMA_MIN,
     "karras_sigma_min": {**SIGMA_MIN, "use_karras_sigmas": True},
+    "karras_to_the_end": {**SIGMA_MIN, "use_karras_sigmas": True, "lower_order_final": False},
+    "exponential_to_the_end": {
+        **SIGMA_MIN,
+        "use_exponential_sigmas": True,
+        "lower_order_final": False,
+    },
+    "beta_to_the_end": {**SIGMA_MIN, "use_beta_sigmas": True, "lower_order_final": False},
     "not_lower_at_last": {**SIGMA_MIN, "lower_order_final": False},
     "euler_at_last": {**SIGMA_MIN, "lower_order_final": False, "euler_at_final": True},
     "first_order": {**SD, "solver_order": 1},

@@ -114,12 +114,16 @@ def _with_other_betas(schedule: NoiseSchedule) -> Iterator[str]:
 
 
 def _ends_finite(schedule: NoiseSchedule, options: UniPcOptions) -> bool:
-    """Return whether the last step of UniPC is finite.
+    """Return whether the last step of UniPC is finite in diffusers.
 
-    At noise level zero the type bh1 is infinite, and all orders but the first.
+    At noise level zero the type bh1 is infinite, and all orders but the first. With another spacing
+    of the noise levels the last step to `sigma_min` has no width, at which the third order divides
+    zero by zero.
     """
-    is_first_order = options.lower_order_final or options.solver_order == 1
-    return schedule.final_sigmas_type != "zero" or (is_first_order and options.solver_type != "bh1")
+    last_order = 1 if options.lower_order_final else options.solver_order
+    if schedule.final_sigmas_type == "zero":
+        return last_order == 1 and options.solver_type != "bh1"
+    return last_order < 3 or schedule.sigma_spacing is None
 
 
 def default(schedule: NoiseSchedule, chosen: str | None = None) -> str:

@@ -62,10 +62,11 @@ def _predict(options: UniPcOptions, past: Sequence[NoiseLevel], end: NoiseLevel)
 
     `past` are the noise levels of this and earlier rows, the latest first, one for each order.
     """
-    width, places = _width(past, end), _places(past, end)
+    width = _width(past, end)
     step = _first_order(past[0], end, width, lag(0))
-    if len(past) == 1:
+    if len(past) == 1 or width == 0:  # a step of no width ends at the sample, as in diffusers
         return step
+    places = _places(past, end)
     scale, moments = _moments(options, width, len(past))
     powers = np.vander(places, len(places), increasing=True).T
     # As in diffusers, the second order has a fixed weight.
