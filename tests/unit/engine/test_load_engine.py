@@ -3,6 +3,7 @@
 import json
 import stat
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ from imagefleet.worker.engine.contract.interface import Engine, Shape
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.loading.read_model import ModelSetup
 from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.schedulers import registry
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
 from tests.unit.engine.parity import FOLDER
 
 
@@ -49,7 +53,7 @@ def test_wrong_defaults_are_rejected(checkpoint: Path, cache_dir: Path) -> None:
 def test_the_error_of_an_indivisible_shape_names_the_multiple(cache_dir: Path) -> None:
     with pytest.raises(
         ConfigurationError,
-        match=r"^IMAGEFLEET_SHAPES: 32x36: .* multiples of 16 \(autoencoder 4 x UNet 4\)",
+        match=r"^IMAGEFLEET_SHAPES: 32x36: .* multiples of 16 \(autoencoder 4 x denoiser 4\)",
     ):
         _load(FOLDER / "newer", cache_dir, shapes=[Shape(height=32, width=36)])
 
@@ -66,6 +70,23 @@ def test_a_setting_that_this_host_does_not_support_is_rejected(
 ) -> None:
     with pytest.raises(ConfigurationError, match=error):
         _load(FOLDER / "older", cache_dir, **{setting: value})
+
+
+def test_a_scheduler_that_cannot_make_its_table_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_schedule: object, steps: int, _skipped: int) -> CoefficientTable:
+        raise ZeroDivisionError(f"at {steps} steps")
+
+    setup = ModelSetup.read(FOLDER / "older", (), ModelOptions())
+    monkeypatch.setitem(cast(dict[str, Any], registry.SCHEDULERS), "lms", broken)
+    offered = setup.schedulers(20)
+    assert "lms" not in offered
+    assert {"pndm", "ddim", "unipc"} <= set(offered)
+    assert "lms is not offered: its table of 1 steps cannot be made (at 1 steps)" in caplog.text
+    monkeypatch.setitem(cast(dict[str, Any], registry.SCHEDULERS), setup.default_scheduler, broken)
+    with pytest.raises(CheckpointError, match="pndm cannot run with it: its table of 1 steps"):
+        setup.schedulers(20)
 
 
 def test_the_cache_folder_is_made_private(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def build_engine(
         textual_inversions=inversions,
         job_loras=job_loras(options.job_loras),
         shapes=setup.shapes,
-        schedulers=setup.schedulers,
+        schedulers=setup.schedulers(max_steps),
         default_scheduler=setup.default_scheduler,
         default_num_inference_steps=min(setup.default_steps, max_steps),
         default_guidance_scale=setup.default_guidance,

@@ -4,6 +4,7 @@ Input: the configs and tokenizers of a checkpoint, the settings, the files of te
 Output: a `ModelSetup`, or an error that names what is wrong. It uses no devices.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.schedulers import registry
 from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
+
+log = logging.getLogger(__name__)
 
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
@@ -68,11 +71,31 @@ class ModelSetup:
             default_scheduler=registry.default(noise, options.scheduler),
         )
 
-    @property
-    def schedulers(self) -> tuple[str, ...]:
-        """Return the schedulers that can run the model, in each of its shapes."""
-        offered = [registry.available(self.model.noise_schedule(shape)) for shape in self.shapes]
-        return tuple(name for name in offered[0] if all(name in each for each in offered))
+    def schedulers(self, max_steps: int) -> tuple[str, ...]:
+        """Return the schedulers that can run the model, in each of its shapes.
+
+        One that cannot make its tables is left out, and the log says why.
+
+        Raises:
+            CheckpointError: that is the default scheduler.
+        """
+        schedules = [self.model.noise_schedule(shape) for shape in self.shapes]
+        offered = [registry.available(schedule) for schedule in schedules]
+        usable = []
+        for name in offered[0]:
+            if not all(name in each for each in offered):
+                continue
+            faults = (registry.fault_of(name, schedule, max_steps) for schedule in schedules)
+            if (fault := next(filter(None, faults), None)) is None:
+                usable.append(name)
+            elif name == self.default_scheduler:
+                raise CheckpointError(
+                    f"scheduler/scheduler_config.json: {name} cannot run with it: {fault}; set "
+                    "IMAGEFLEET_SCHEDULER to choose another on purpose"
+                )
+            else:
+                log.warning("the scheduler %s is not offered: %s", name, fault)
+        return tuple(usable)
 
     def limit_steps(self, max_num_inference_steps: int) -> int:
         """Return the most steps that a job may ask for."""

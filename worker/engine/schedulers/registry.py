@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+import numpy as np
+
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
 from imagefleet.worker.engine.schedulers.ddim import ddim
@@ -103,6 +105,24 @@ def available(schedule: NoiseSchedule) -> tuple[str, ...]:
     if not _ends_finite(schedule, schedule.unipc):
         unsupported.add("unipc")
     return tuple(name for name in SCHEDULERS if name not in unsupported)
+
+
+def fault_of(name: str, schedule: NoiseSchedule, max_steps: int) -> str | None:
+    """Return why a scheduler cannot make its tables for a noise schedule. None: it can.
+
+    Args:
+        name: Of the scheduler, one of `available`.
+        schedule: The checkpoint's.
+        max_steps: The most steps that a job may ask for.
+    """
+    for steps in sorted({min(steps, max_steps) for steps in (1, 2, 3, 8, max_steps)}):
+        try:
+            table = SCHEDULERS[name](schedule, steps, 0)
+        except (ArithmeticError, ValueError) as error:  # also numpy's errors of linear algebra
+            return f"its table of {steps} steps cannot be made ({error})"
+        if np.isnan(table.rows).any():
+            return f"its table of {steps} steps has undefined numbers"
+    return None
 
 
 def _with_other_betas(schedule: NoiseSchedule) -> Iterator[str]:
