@@ -1,24 +1,103 @@
 """A worker reads these settings in addition to the shared ones. See docs/settings.md."""
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import unquote, urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, model_validator
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.request import MAX_KEEP_S
-from imagefleet.shared.text.durations import parse_duration
+from imagefleet.shared.settings.settings import Settings
+from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets
 from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
 from imagefleet.worker.engine.options.model_options import MAX_PROMPT_CHUNKS
-from imagefleet.worker.settings.callback_settings import CommaSeparated
-from imagefleet.worker.settings.textual_inversion_settings import TextualInversionSettings
+from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
+from imagefleet.worker.outbound.address_policy import AllowList
+from imagefleet.worker.settings.value_types import (
+    CommaSeparated,
+    Duration,
+    PlainHttpUrl,
+    Secrets,
+    ShellWords,
+    StoreUrl,
+    UserPath,
+)
 
 
-class WorkerSettings(TextualInversionSettings):
-    """The settings of one worker process."""
+class WorkerSettings(Settings):
+    """One worker process has these settings. Methods parse those that hold several values."""
 
+    webhook_secrets: Secrets = Field(
+        default=(),
+        description="Secrets, `whsec_…`, that sign the callbacks after Standard Webhooks. Every "
+        "callback carries one signature per secret, so that secrets can be rotated.",
+    )
+    webhook_tenant_secrets: SecretStr = Field(
+        default=SecretStr(""),
+        description="Secrets that sign the callbacks of single tenants in the place of "
+        "`webhook_secrets`: entries `TENANT=whsec_…`, separated by commas or line ends, or `@` and "
+        "the path of a file that holds them. Several entries of one tenant all sign.",
+    )
+    callback_allow: CommaSeparated = Field(
+        default=(),
+        description="Hosts or private networks that callbacks and downloads of input images may "
+        "reach, as in `127.0.0.1,10.0.0.0/8`. Default: public addresses only.",
+    )
+    model: str = Field(
+        default="shapes",
+        description="Model: `shapes` (bundled), a folder in diffusers format, a Hugging Face Hub "
+        "id, a `.safetensors` file in the original format, or `fake[:seconds=…]` for tests. "
+        "An empty value counts as not set.",
+    )
+    models: ShellWords = Field(
+        default=(),
+        description="Several models in place of `model`, separated by spaces and quoted as in a "
+        "shell. One at a time is on the devices; the first is for jobs that name none. "
+        "docs/operations.md says when the worker switches.",
+    )
+    model_min_stay_s: float = Field(
+        default=60.0,
+        ge=0,
+        le=86400,
+        description="With `models`: seconds for which a model stays on the devices at least.",
+    )
+    model_max_wait_s: float = Field(
+        default=120.0,
+        ge=0,
+        le=86400,
+        description="With `models`: seconds by which the oldest job of another model may be older "
+        "than the oldest of the model on the devices.",
+    )
+    serves_default: bool = Field(
+        default=True,
+        description="Whether this worker makes the jobs that name no model. All workers that do "
+        "should have the same model.",
+    )
+    forget_models_s: float = Field(
+        default=30 * 86400.0,
+        ge=86400,
+        le=3650 * 86400,
+        description="Seconds for which producers can submit jobs for a model after the last worker "
+        "that offered it has left. Then the model is forgotten.",
+    )
+    lora: CommaSeparated = Field(
+        default=(),
+        description="LoRA files to merge, as in `a=/loras/a.safetensors:0.8,b=…`. Default: none.",
+    )
+    job_lora: CommaSeparated = Field(
+        default=(),
+        description="LoRA files that jobs may use, by the names that jobs give, as in "
+        "`a=/loras/a.safetensors,b=…`. All of them stay on the devices. Default: none.",
+    )
+    textual_inversion: CommaSeparated = Field(
+        default=(),
+        description="Textual inversions, by the tokens that stand for them in prompts, as in "
+        "`<cat>=/embeddings/cat.safetensors,b=…`. Default: none.",
+    )
     shapes: CommaSeparated = Field(
         default=(),
         description="Image sizes that this worker makes, as in `512x512,768x512` (height x width "
@@ -70,11 +149,11 @@ class WorkerSettings(TextualInversionSettings):
         description="Largest length of a prompt with `prompt_weighting`, in chunks of 75 tokens. "
         "All workers of a model should have the same. 0: no such prompts.",
     )
-    cache_dir: Path = Field(
+    cache_dir: UserPath = Field(
         default=Path("~/.cache/imagefleet").expanduser(),
         description="Folder for compiled programs. They are code: only this user may write there.",
     )
-    programs_url: str | None = Field(
+    programs_url: StoreUrl | None = Field(
         default=None,
         description="Address, in the forms of `storage_url`, where the workers share compiled "
         "programs, so that each is compiled once. They are code: only workers may write there.",
@@ -84,12 +163,12 @@ class WorkerSettings(TextualInversionSettings):
         description="Secret that signs the programs at `programs_url` and is required with it. A "
         "program with another signature is not loaded.",
     )
-    storage_url: str = Field(
+    storage_url: StoreUrl = Field(
         default="file://./out",
         description="Address where images are stored: `file:///folder`, "
         "`s3://bucket/prefix[?endpoint_url=…]` or `gs://bucket/prefix`.",
     )
-    keep: float | None = Field(
+    keep: Duration = Field(
         default=None,
         gt=0,
         le=MAX_KEEP_S,
@@ -167,7 +246,7 @@ class WorkerSettings(TextualInversionSettings):
         le=3600,
         description="Seconds after SIGTERM for jobs on the devices; the others are requeued.",
     )
-    preemption_url: str | None = Field(
+    preemption_url: PlainHttpUrl | None = Field(
         default=None,
         description="HTTP address that answers TRUE once the platform is about to preempt this "
         "host; the worker then requeues all jobs at once and ends. On Google Cloud: "
@@ -239,30 +318,13 @@ class WorkerSettings(TextualInversionSettings):
         "the worker ends. Until then it claims no jobs.",
     )
 
-    @field_validator("keep", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _parse_keep(cls, value: object) -> object:
-        return None if value in (None, "") else parse_duration(value)
-
-    @field_validator("storage_url", "programs_url")
-    @classmethod
-    def _check_no_credentials(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith("file:") and "@" in unquote(url):
-            raise ValueError(
-                "must not hold credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
-            )
-        return url
-
-    @field_validator("preemption_url")
-    @classmethod
-    def _check_plain_http(cls, url: str | None) -> str | None:
-        if url is not None:
-            parts = urlsplit(url)
-            host = (parts.hostname or "").encode("idna").decode()
-            bare = parts._replace(query="", fragment="").geturl() == url and "@" not in parts.netloc
-            if parts.scheme != "http" or host != parts.hostname or parts.port == 0 or not bare:
-                raise ValueError("must be http://host/path, without user, query or fragment")
-        return url
+    def _drop_empty_model(cls, given: object) -> object:
+        """Let an environment unset the model that one below it sets, as Kustomize's overlays do."""
+        if isinstance(given, Mapping) and given.get("model") == "":
+            return {name: value for name, value in given.items() if name != "model"}
+        return given
 
     @classmethod
     def load(cls, **overrides: object) -> Self:
@@ -272,9 +334,57 @@ class WorkerSettings(TextualInversionSettings):
             ConfigurationError: it names the variable or the override that is wrong.
         """
         settings = super().load(**overrides)
+        settings.signing_secrets()
+        AllowList.parse(settings.callback_allow)
+        settings.merged_loras()
+        settings.job_loras()
+        settings.textual_inversions()
+        if settings.models:
+            settings._check_models()
         settings.declared_shapes()
         MeshSpec.parse(settings.mesh, settings.devices)
         return settings
+
+    def _check_models(self) -> None:
+        """Check `models`, and that no setting is given which fits a single model."""
+        if "model" in self.model_fields_set:
+            raise ConfigurationError("IMAGEFLEET_MODELS is set and IMAGEFLEET_MODEL too; use one")
+        if len(set(self.models)) < max(2, len(self.models)):
+            raise ConfigurationError(
+                f"IMAGEFLEET_MODELS={shlex.join(self.models)!r}: name two models or more, "
+                "each once; for one model use IMAGEFLEET_MODEL"
+            )
+        for name in ("lora", "job_lora", "textual_inversion"):
+            if getattr(self, name):
+                raise ConfigurationError(
+                    f"IMAGEFLEET_{name.upper()} fits one model; it cannot be used with "
+                    "IMAGEFLEET_MODELS"
+                )
+
+    def every_model(self) -> tuple[str, ...]:
+        """Return `models`, or the one model."""
+        return self.models or (self.model,)
+
+    def signing_secrets(self) -> WebhookSecrets:
+        """Return the secrets that sign callbacks.
+
+        Raises:
+            ConfigurationError: one of them is wrong, or their file cannot be read.
+        """
+        secrets = [secret.get_secret_value() for secret in self.webhook_secrets]
+        return WebhookSecrets.parse(secrets, self.webhook_tenant_secrets.get_secret_value())
+
+    def merged_loras(self) -> tuple[LoraOption, ...]:
+        """Parse `lora`. Raises ConfigurationError."""
+        return LoraOption.parse_all(self.lora)
+
+    def job_loras(self) -> tuple[LoraOption, ...]:
+        """Parse `job_lora`. Raises ConfigurationError."""
+        return LoraOption.parse_job_loras(self.job_lora)
+
+    def textual_inversions(self) -> tuple[TextualInversionOption, ...]:
+        """Parse `textual_inversion`. Raises ConfigurationError."""
+        return TextualInversionOption.parse_all(self.textual_inversion)
 
     def declared_shapes(self) -> list[Shape] | None:
         """Parse `shapes`. Return None for the model's native size.
@@ -286,8 +396,3 @@ class WorkerSettings(TextualInversionSettings):
             return [Shape.parse(text) for text in self.shapes] or None
         except ValueError as error:
             raise ConfigurationError(f"IMAGEFLEET_SHAPES: {error}") from None
-
-    @field_validator("cache_dir")
-    @classmethod
-    def _expand(cls, path: Path) -> Path:
-        return path.expanduser()
