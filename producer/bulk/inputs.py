@@ -28,6 +28,7 @@ from imagefleet.producer.bulk.stored_inputs import find_objects
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_not_data_frame
 from imagefleet.shared.storage import ObjectStore, folder_of
+from imagefleet.shared.storage.schemes import Place, scheme_of
 
 STDIN: Final = "-"
 
@@ -92,7 +93,8 @@ def _named(name: str, input_format: str | None, destination: str) -> list[TableS
         return [TableSource(open=partial(_open_stdin, input_format), folder=Path())]
     if name.startswith("hf://"):
         return [TableSource(open=lambda: nullcontext(open_hub_dataset(name)))]
-    if name.startswith(("s3://", "gs://")):
+    scheme = scheme_of(name)
+    if scheme is not None and scheme.place is Place.BUCKET:
         any_type = input_format is not None
         store, keys = find_objects(name, any_type=any_type, destination=destination)
         return [TableSource(open=partial(_open_stored, store, key, input_format)) for key in keys]

@@ -30,9 +30,11 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.arguments import check_whole_number
 from imagefleet.shared.storage import ObjectStore, announced_url, open_store, place_of
+from imagefleet.shared.storage.schemes import Place, schemes_at
 from imagefleet.shared.text.printable import mask_url
 
-_BROKEN_URL: Final = re.compile("(s3|gs|file)(:(?!//)|//)")
+_DESTINATIONS: Final = schemes_at(Place.BUCKET, Place.FOLDER)
+_BROKEN_URL: Final = re.compile(f"({'|'.join(each.name for each in _DESTINATIONS)})(:(?!//)|//)")
 """An address whose `://` was typed wrong, as s3:/bucket or s3//bucket."""
 _SETTING: Final = re.compile("^IMAGEFLEET_STORAGE_URL(='[^']*')?:? ")
 """The beginning of an error about the address of a store, which names a setting."""
@@ -150,10 +152,8 @@ def open_destination(destination: str | Path) -> tuple[str, ObjectStore]:
     """
     url = str(destination)
     if _BROKEN_URL.match(url):
-        limit = (
-            "must be s3://bucket/prefix, gs://bucket/prefix, file:///folder or a folder; "
-            "./ makes it a folder"
-        )
+        forms = ", ".join(scheme.examples[0] for scheme in _DESTINATIONS)
+        limit = f"must be {forms} or a folder; ./ makes it a folder"
         raise InvalidRequest("destination", url, limit)
     if "://" not in url:
         url = Path(url).absolute().as_uri()

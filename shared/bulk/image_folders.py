@@ -3,8 +3,8 @@
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from imagefleet.shared.storage import endpoint_of, folder_of
 from imagefleet.shared.storage.job_keys import FOLDERS
+from imagefleet.shared.storage.schemes import Place, endpoint_of, folder_of, scheme_of
 
 
 def image_folder_around(destination: str, storage_url: str) -> str | None:
@@ -30,9 +30,10 @@ def _place(url: str) -> tuple[str, PurePosixPath] | None:
     """Return the server of an address, and the path there, which begins with the bucket, if any."""
     if (folder := folder_of(url)) is not None:
         return "file", PurePosixPath(folder.resolve())
-    parts = urlsplit(url)
-    if parts.scheme not in ("s3", "gs"):
+    scheme = scheme_of(url)
+    if scheme is None or scheme.place is not Place.BUCKET:
         return None
-    return (endpoint_of(url) or parts.scheme).rstrip("/"), PurePosixPath(
+    parts = urlsplit(url)
+    return (endpoint_of(url) or scheme.name).rstrip("/"), PurePosixPath(
         parts.netloc, unquote(parts.path).strip("/")
     )

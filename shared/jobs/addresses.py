@@ -5,9 +5,9 @@ from urllib.parse import urlsplit
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage.base import check_key
+from imagefleet.shared.storage.schemes import scheme_of
 
 MAX_ADDRESS_CHARACTERS: Final = 2_048
-_STORE_SCHEMES: Final = ("s3://", "gs://", "file://", "memory://")
 _INPUT_ADDRESSES: Final = (
     "an http(s) address, or the key or URL of an object in the fleet's store; the Python client "
     "also takes {}, and uploads it"
@@ -55,7 +55,7 @@ def check_input_address(address: str, objects: str, *, stored: bool) -> str:
         raise ValueError(f"must be {_INPUT_ADDRESSES.format(objects)}")
     if len(address) > MAX_ADDRESS_CHARACTERS:
         raise ValueError(f"must be at most {MAX_ADDRESS_CHARACTERS} characters")
-    if not stored and not address.startswith(_STORE_SCHEMES):
+    if not stored and scheme_of(address) is None:
         try:
             check_key(address)
         except InvalidRequest:

@@ -1,6 +1,7 @@
 """A storage URL selects a store, or is refused with the correct form."""
 
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.storage import open_store
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.shared.storage.schemes import Place, scheme_of, schemes_at
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,11 @@ def test_every_memory_store_is_new() -> None:
         ("", "must be file:///folder"),
         ("/srv/images", "must be file:///folder, .*; write file:///srv/images for this folder"),
         ("./my images", "must be file:///folder, .*; write file://./my%20images for this folder"),
-        ("az://bucket", "must be file:///folder"),
+        (
+            "az://bucket",
+            "must be file:///folder, file://./folder, s3://bucket/prefix or gs://bucket/prefix$",
+        ),
+        ("memory://x", "must be file:///folder"),
         ("gs://", "must be gs://bucket/prefix"),
         ("gs://bucket/a?endpoint_url=http://x", "without options"),
         ("gs://key:secret@bucket/prefix", "without options and credentials"),
@@ -70,3 +76,16 @@ def test_without_google_cloud_storage_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
     with pytest.raises(ConfigurationError, match=r"install imagefleet with its extra.*\[gcs\]"):
         open_store("gs://bucket")
+
+
+def test_the_extra_of_a_scheme_installs_its_client() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    for scheme in schemes_at(*Place):
+        installed = project["optional-dependencies"].get(scheme.extra, [])
+        assert not scheme.client or any(each.startswith(scheme.client) for each in installed)
+
+
+def test_every_example_of_a_scheme_is_an_address_of_it() -> None:
+    for scheme in schemes_at(*Place):
+        assert all(scheme_of(example) is scheme for example in scheme.examples)
+        assert bool(scheme.examples) == (scheme.place is not Place.PROCESS)

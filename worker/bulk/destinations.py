@@ -13,7 +13,14 @@ from urllib.parse import urlsplit
 
 from imagefleet.shared.bulk.image_folders import image_folder_around
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
-from imagefleet.shared.storage import endpoint_of, folder_of
+from imagefleet.shared.storage.schemes import (
+    FOLDER_PATHS,
+    Place,
+    endpoint_of,
+    folder_of,
+    scheme_of,
+    schemes_at,
+)
 from imagefleet.shared.text.printable import mask_url
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -41,19 +48,23 @@ class DestinationPolicy:
         Raises:
             ConfigurationError: one of `allowed` is neither an endpoint nor a folder.
         """
-        endpoints = {endpoint_of(storage_url)} if storage_url.startswith("s3:") else set()
+        images = scheme_of(storage_url)
+        images_in = None if images is None else images.place
+        endpoints = {endpoint_of(storage_url)} if images_in is Place.BUCKET else set()
         folders = []
         for entry in allowed:
             if entry.startswith(("http://", "https://")):
                 endpoints.add(entry)
-            elif entry.startswith(("/", "./", "file://")):
-                folders.append((folder_of(entry) or Path(entry)).resolve())
+            elif folder := folder_of(entry):
+                folders.append(folder.resolve())
+            elif entry.startswith(FOLDER_PATHS):
+                folders.append(Path(entry).resolve())
             else:
                 raise ConfigurationError(
                     f"IMAGEFLEET_BULK_ALLOW: {mask_url(entry)!r} is neither an endpoint, "
                     "as in https://minio:9000, nor a folder, as in /mnt/datasets"
                 )
-        if not folders and storage_url.startswith("file:"):
+        if not folders and images_in is Place.FOLDER:
             folders.append(Path("/"))
         try:
             known = frozenset(_normalised(each) for each in endpoints if each is not None)
@@ -73,7 +84,8 @@ class DestinationPolicy:
     def _refusal(self, url: str) -> str | None:
         if name := image_folder_around(url, self.storage_url):
             return f"lies in {name}/ of the image store, whose folders belong to jobs"
-        if url.startswith("s3://"):
+        scheme = scheme_of(url)
+        if scheme is not None and scheme.place is Place.BUCKET:
             endpoint = endpoint_of(url)
             if endpoint is None or _normalised(endpoint) in self.endpoints:
                 return None
@@ -81,11 +93,10 @@ class DestinationPolicy:
                 "this worker does not send its credentials to that endpoint; add it to "
                 "IMAGEFLEET_BULK_ALLOW of the workers if it is yours"
             )
-        if url.startswith("gs://"):
-            return None
         folder = folder_of(url)
         if folder is None:
-            return "must be an s3://, gs:// or file:// address"
+            *forms, last = [f"{each.name}://" for each in schemes_at(Place.BUCKET, Place.FOLDER)]
+            return f"must be an {', '.join(forms)} or {last} address"
         resolved = folder.resolve()
         if any(resolved.is_relative_to(each) for each in self.folders):
             return None
