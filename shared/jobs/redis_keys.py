@@ -1,6 +1,7 @@
 """Each Redis key of a namespace is spelled once, here. `docs/redis.md` lists them for operators.
 
-`shared.bulk.redis_keys` has the keys of datasets, `shared.jobs.queues` the names of queues.
+`shared.bulk.redis_keys` has the keys of datasets, `shared.webhooks.redis_keys` those of the outbox,
+`shared.jobs.queues` the names of queues.
 `queue.lua` derives the keys of the known queues from a list's name.
 """
 
@@ -128,18 +129,3 @@ def outbox_messages_key(namespace: str) -> str:
 def outbox_given_up_key(namespace: str) -> str:
     """Return the key of the callbacks that were given up (sorted set: id by time)."""
     return f"{namespace}:outbox:given-up"
-
-
-def outbox_disabled_key(namespace: str, url: str) -> str:
-    """Return the key that exists while the receiver at `url` is disabled (string)."""
-    return f"{namespace}:outbox:gone:{url}"
-
-
-def outbox_answered_key(namespace: str) -> str:
-    """Return the key of the receivers that answered lately (sorted set: receiver by time)."""
-    return f"{namespace}:outbox:answered"
-
-
-def outbox_log_key(namespace: str, job_id: str) -> str:
-    """Return the key of a job's delivery attempts (list, newest first)."""
-    return f"{namespace}:outbox:log:{job_id}"

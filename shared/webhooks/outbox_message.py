@@ -21,10 +21,10 @@ from imagefleet.shared.jobs.model import Model
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _MAX_ATTEMPTS: Final = 1_000
 """Far more than are made: a larger number was not written by a worker."""
-_OTHER: Final = "+"
-"""What `outbox.lua` puts between an id and what is added to it."""
+_OCCURRENCE_MARK: Final = "+"
+"""If another event has the id already, `outbox.lua` adds this mark and the occurrence to it."""
 _TEST_SUFFIX: Final = ".test"
-"""The ids of other messages end in the name of a job's event, or in a step."""
+"""The id of a test ends in this. Other ids end in the name of a job's event, or in a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class OutboxMessage:
     @property
     def event_id(self) -> str:
         """The id as it was before another event took it."""
-        return self.id.partition(_OTHER)[0]
+        return self.id.partition(_OCCURRENCE_MARK)[0]
 
     def dump(self) -> str:
         """Return the message as JSON."""

@@ -18,7 +18,7 @@ from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.offers import OfferRegistry, OfferRenewal
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.webhooks.outbox_listing import OutboxListing
+from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.worker.bulk.recover_runs import RunRecovery
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.health_check import HealthCheck
@@ -84,7 +84,7 @@ class WorkerParts:
     image_sweeper: ImageSweeper
     offers: OfferRegistry
     delivery: DeliveryLoop
-    callbacks: OutboxListing
+    callbacks: Outbox
     """Of the whole fleet, by a client that does not wait for Redis."""
     status: StatusReporter
 
@@ -152,7 +152,7 @@ class _Builder:
             image_sweeper=ImageSweeper(self._expiry, self._stores.images, self._count_workers),
             offers=self._offers(self._retrying_client),
             delivery=self._delivery,
-            callbacks=OutboxListing(self._no_retry_client, self._settings.namespace),
+            callbacks=Outbox(self._no_retry_client, self._settings.namespace),
             status=status,
         )
 
@@ -177,7 +177,7 @@ class _Builder:
 
     def _count_workers(self) -> int:
         """Return how many workers had a lease at the latest heartbeat, 0 before the first."""
-        return self._claims.workers
+        return self._claims.lease.workers
 
     def _build_claims(self) -> Claims:
         return Claims(
