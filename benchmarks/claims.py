@@ -61,7 +61,7 @@ class Stream:
             worker="w",
             lease_s=600,
         )
-        self._claims.acquire_lease()
+        self._claims.lease.acquire()
 
     def add(
         self,

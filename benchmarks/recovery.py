@@ -252,7 +252,7 @@ def claim_rates(server: LocalRedisServer) -> Figures:
             worker="w",
             lease_s=600,
         )
-        claims.acquire_lease()
+        claims.lease.acquire()
         queue = queue_name(namespace, None, None, None)
         groups = [QueueGroup(name="native", queues=(queue,))]
         began = time.perf_counter()

@@ -61,7 +61,7 @@ class SimulatedQueues:
             worker="w",
             lease_s=3_600,
         )
-        self._claims.acquire_lease()
+        self._claims.lease.acquire()
         self._arrivals = list(log)
         self._queued = 0
         self.jobs: list[SimulatedJob] = []

@@ -187,7 +187,7 @@ class SimulatedWorker:
     def start(self, at: float, fleet: int) -> None:
         """Take work from `at` (monotonic) on, in a fleet of so many hosts."""
         add = self._timetable.repeat
-        self._claims.acquire_lease(self.status())
+        self._claims.lease.acquire(self.status())
         self._timetable.add(at, partial(self._begin_batch, at))
         for seconds, action in (
             (LEASE_S / RENEWALS_PER_LEASE, self._keeper.heartbeat),
@@ -200,7 +200,7 @@ class SimulatedWorker:
 
     def stop(self) -> None:
         """Give back what it holds."""
-        self._claims.release_all()
+        self._claims.lease.release_all()
 
     def _begin_batch(self, free_at: float) -> None:
         """Begin the batch that was prefetched. The devices have been free since `free_at`.
@@ -226,8 +226,8 @@ class SimulatedWorker:
         if done < 1.0:
             self._progress.record_due(
                 dict.fromkeys(batch, int(done * STEPS)),
-                progress.cancel_check_interval_s(self._claims.workers) * self._stretch,
-                progress.record_interval_s(self._claims.workers) * self._stretch,
+                progress.cancel_check_interval_s(self._claims.lease.workers) * self._stretch,
+                progress.record_interval_s(self._claims.lease.workers) * self._stretch,
             )
         if (then := now + progress.MIN_INTERVAL_S * self._stretch) < ends:
             self._timetable.add(then, partial(self._report, batch, began, ends))

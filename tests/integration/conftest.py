@@ -28,7 +28,7 @@ def make_claims(client: redis.Redis, redis_server: LocalRedisServer, namespace: 
             worker=worker,
             lease_s=lease_s,
         )
-        claims.acquire_lease()
+        claims.lease.acquire()
         return claims
 
     return make

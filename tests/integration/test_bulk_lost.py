@@ -167,7 +167,7 @@ def test_another_worker_begins_the_shard_of_a_dead_worker(
 ) -> None:
     dead, living = make_claims("dead", lease_s=0), make_claims("living")
     runs.begin(RUN.id, 0, "a", "dead", (dead.key, _claim(dead, namespace).tag))
-    assert living.reclaim_expired() == [("dead", 1)]
+    assert living.lease.reclaim_expired() == [("dead", 1)]
     claimed = _claim(living, namespace)
     assert runs.begin(RUN.id, 0, "b", "living", (living.key, claimed.tag)).happened
 

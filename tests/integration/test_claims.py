@@ -199,7 +199,7 @@ def test_an_empty_queue_of_a_tenant_is_unknown_until_a_message_is_requeued(
     claims.requeue(message.tag)
     assert _texts(other.claim(group, 8)) == ["a"]
     assert claims.claim(group, 8) == []
-    assert other.release_all() == 1
+    assert other.lease.release_all() == 1
     assert _texts(claims.claim(group, 8)) == ["a"]
 
 
@@ -451,7 +451,7 @@ def test_an_acknowledged_message_never_returns(
     [message] = claims.claim(group, 1)
     assert claims.ack(message.tag)
     assert not claims.ack(message.tag)
-    assert claims.release_all() == 0
+    assert claims.lease.release_all() == 0
     assert make_claims("v").claim(group, 1) == []
 
 
@@ -497,8 +497,8 @@ def test_messages_of_a_dead_worker_return_to_the_head_in_order_and_counted(
     dead.claim(group, 2)
     client.zadd(f"{namespace}:leases", {"dead": time.time() - 1})
     other = make_claims("other")
-    assert other.reclaim_expired() == [("dead", 2)]
-    assert other.reclaim_expired() == []
+    assert other.lease.reclaim_expired() == [("dead", 2)]
+    assert other.lease.reclaim_expired() == []
     again = other.claim(group, 8)
     assert [(message.message, message.deliveries) for message in again] == [
         ("a", 2),
@@ -514,9 +514,9 @@ def test_a_worker_without_a_lease_can_neither_acknowledge_nor_claim(
     frozen, other = make_claims("frozen"), make_claims("other")
     [message] = frozen.claim(group, 1)
     client.zadd(f"{namespace}:leases", {"frozen": time.time() - 1})
-    other.reclaim_expired()
+    other.lease.reclaim_expired()
     assert not frozen.ack(message.tag)
-    assert not frozen.renew_lease()
+    assert not frozen.lease.renew()
     with pytest.raises(LeaseLost):
         frozen.claim(group, 1)
     assert _texts(other.claim(group, 8)) == ["a", "b"]
@@ -528,8 +528,8 @@ def test_messages_of_a_living_worker_are_never_reclaimed(
     _push(client, group[0], "a")
     alive, other = make_claims("alive"), make_claims("other")
     alive.claim(group, 1)
-    assert other.reclaim_expired() == []
-    assert alive.renew_lease()
+    assert other.lease.reclaim_expired() == []
+    assert alive.lease.renew()
 
 
 def test_release_all_requeues_every_message_uncounted(
@@ -538,7 +538,7 @@ def test_release_all_requeues_every_message_uncounted(
     _push(client, group[0], *"ab")
     leaving = make_claims("leaving")
     leaving.claim(group, 2)
-    assert leaving.release_all() == 2
+    assert leaving.lease.release_all() == 2
     again = make_claims("other").claim(group, 2)
     assert [(message.message, message.deliveries) for message in again] == [("a", 1), ("b", 1)]
 
@@ -640,12 +640,12 @@ def test_claims_survive_a_killed_redis(own_redis: LocalRedisServer, namespace: s
     claims = Claims(
         no_retry_client=client, retrying_client=client, namespace=namespace, worker="w", lease_s=60
     )
-    claims.acquire_lease()
+    claims.lease.acquire()
     claims.claim([QueueGroup(name="64x64", queues=("q",))], 1)
     own_redis.kill()
     own_redis.start()
-    assert claims.renew_lease()
-    assert claims.release_all() == 1
+    assert claims.lease.renew()
+    assert claims.lease.release_all() == 1
     assert client.lrange("q", 0, -1) == ["a"]
 
 
@@ -656,7 +656,7 @@ def test_a_claim_that_a_busy_redis_did_not_release_is_requeued_later(tmp_path: P
         claims = Claims(
             no_retry_client=client, retrying_client=client, namespace="n", worker="w", lease_s=60
         )
-        claims.acquire_lease()
+        claims.lease.acquire()
         _push(client, group[0], "a")
         [claimed] = claims.claim(group, 1)
         loop = threading.Thread(target=_loop_until_killed, args=(server,))

@@ -67,7 +67,7 @@ def test_workers_lists_those_whose_lease_has_not_expired(
             worker=worker,
             lease_s=lease_s,
         )
-        claims.acquire_lease()
+        claims.lease.acquire()
     assert producer.workers() == ["alive"]
 
 

@@ -162,7 +162,7 @@ def test_a_key_that_became_no_list_costs_no_message(
         claims.requeue(*reversed(tags))
     elif how == "reclaim":
         client.zadd(f"{namespace}:leases", {"w": 1})
-        assert make_claims("other").reclaim_expired() == [("w", 4)]
+        assert make_claims("other").lease.reclaim_expired() == [("w", 4)]
     else:
         for tag in tags:
             claims.delay(tag, time.time() + 30 + float(tag))
@@ -205,7 +205,7 @@ def test_a_message_that_is_too_long_is_claimed_cut_and_requeued_whole(
         lease_s=60,
         max_message_bytes=1000,
     )
-    claims.acquire_lease()
+    claims.lease.acquire()
     client.lpush(queue, "m" * 1000, "n" * 1001)
     fitting, long = _claim(claims, queue), _claim(claims, queue)
     assert (fitting.too_long, fitting.message) == (False, "m" * 1000)
@@ -250,10 +250,10 @@ def test_a_lease_far_ahead_of_the_clock_is_shortened_to_its_length(
     _claim(dead, queue)
     client.zadd(leases, {"dead": time.time() + 8 * 3600})  # the clock was set back by 8 h since
     other = make_claims("other", lease_s=60)
-    assert other.reclaim_expired() == []
+    assert other.lease.reclaim_expired() == []
     assert (client.zscore(leases, "dead") or 0) < time.time() + 61
     client.zadd(leases, {"dead": time.time() - 1})
-    assert other.reclaim_expired() == [("dead", 1)]
+    assert other.lease.reclaim_expired() == [("dead", 1)]
     assert client.hkeys(f"{leases}:lengths") == ["other"]
 
 
@@ -264,7 +264,7 @@ def test_a_lease_that_is_longer_than_those_of_others_is_left_alone(
     make_claims("patient", lease_s=600)
     client.zadd(leases, {"of release 0.1.0": (old := time.time() + 3000)})
     before = client.zscore(leases, "patient")
-    make_claims("hasty", lease_s=2).reclaim_expired()
+    make_claims("hasty", lease_s=2).lease.reclaim_expired()
     assert client.zscore(leases, "patient") == before
     assert client.zscore(leases, "of release 0.1.0") == old
 

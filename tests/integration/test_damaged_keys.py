@@ -68,8 +68,8 @@ def test_the_messages_of_a_dead_worker_are_requeued_beside_damaged_keys(
     living = make_claims("living")
     damage(client, namespace)
     client.zadd(f"{namespace}:leases", {"dead": 1, "lost": 2, "ahead": time.time() + 1e6})
-    assert living.renew_lease() is not None
-    living.reclaim_expired()
+    assert living.lease.renew() is not None
+    living.lease.reclaim_expired()
     assert client.zrange(f"{namespace}:leases", 0, 0) == ["living"]
     assert [each.message for each in living.claim(group, 2)] == ["a", "b"]
 

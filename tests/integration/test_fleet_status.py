@@ -128,7 +128,7 @@ def test_a_killed_worker_is_lost_until_another_reclaims_its_lease(
     until(lambda: producer.fleet.read().workers)
     worker.kill()
     until(lambda: producer.fleet.read().workers[0].state is WorkerState.LOST)
-    make_claims("other").reclaim_expired()
+    make_claims("other").lease.reclaim_expired()
     [left] = producer.fleet.read().workers
     assert (left.worker, left.state) == ("other", WorkerState.UNKNOWN)
 
@@ -140,7 +140,7 @@ def test_the_status_of_a_worker_without_a_lease_is_forgotten(
     status = WorkerStatus(worker="gone", state=WorkerState.READY)
     client.hset(f"{namespace}:workers", status.worker, status.dump())
     assert producer.fleet.read().workers == ()
-    make_claims("other").reclaim_expired()
+    make_claims("other").lease.reclaim_expired()
     assert not client.exists(workers_key(namespace))
 
 
@@ -167,7 +167,7 @@ def test_a_worker_that_dies_and_vanishes_while_it_drains_is_lost(
     client.hset(workers_key(namespace), dying.worker, status.dump())
 
     def is_gone() -> bool:
-        other.reclaim_expired()
+        other.lease.reclaim_expired()
         return client.zscore(leases_key(namespace), dying.worker) is None
 
     def vanish(seconds: float) -> None:

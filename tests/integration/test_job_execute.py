@@ -59,7 +59,7 @@ def execute(client: redis.Redis, namespace: str) -> Execute:
             worker="w",
             lease_s=60,
         )
-        claims.acquire_lease()
+        claims.lease.acquire()
         records.submit([("j", REQUEST)])
         queue = queue_of(namespace, REQUEST, by_compile_key=True)
         [claimed] = claims.claim([QueueGroup(name="64x64", queues=(queue,))], 1)

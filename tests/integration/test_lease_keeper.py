@@ -29,7 +29,7 @@ def claims(client: redis.Redis, namespace: str) -> Claims:
 
 @pytest.fixture
 def keeper(client: redis.Redis, namespace: str, claims: Claims) -> LeaseKeeper:
-    claims.acquire_lease()
+    claims.lease.acquire()
     return LeaseKeeper(claims, JobRecords(client, namespace, 3600), LEASE_S, lambda: None)
 
 
@@ -69,7 +69,7 @@ def test_a_heartbeat_of_a_large_fleet_is_one_call(
     monkeypatch.setattr(random, "random", lambda: 0.5)  # other workers search at this heartbeat
     keeper.heartbeat()
     assert _reads_of_a_beat(keeper, client) == 2  # one of them asks for this number
-    assert claims.workers == 100
+    assert claims.lease.workers == 100
 
 
 def test_a_renewal_says_whether_there_is_anything_to_recover(
@@ -86,8 +86,8 @@ def test_a_renewal_says_whether_there_is_anything_to_recover(
     monkeypatch.setattr(random, "random", lambda: 0.5)  # another of the three sweeps the queues
     keeper.heartbeat()
     assert _reads_of_a_beat(keeper, client) == 2  # one of them asks for this number
-    assert not claims.any_expired
-    assert not claims.any_due
+    assert not claims.lease.any_expired
+    assert not claims.lease.any_due
     client.zadd(leases, {"b": time.time() - 1})
     client.zadd(later, {f"{queue}\0a": time.time() - 1})
     keeper.heartbeat()
@@ -107,7 +107,7 @@ def test_a_renewal_notices_leases_that_end_too_late_to_be_right(
     client.zadd(leases, {"before the clock was set back": time.time() + 3 * hour, "c": 4e9})
     monkeypatch.setattr(random, "random", lambda: 0.5)
     keeper.heartbeat()
-    assert claims.any_expired
+    assert claims.lease.any_expired
     client.zrem(leases, "c")
     assert client.zcount(leases, time.time() + 2 * hour, "+inf") == 0
     assert client.zscore(leases, "before the clock was set back")
@@ -120,7 +120,7 @@ def test_a_heartbeat_outlives_keys_that_hold_something_else(
     client.set(f"{namespace}:{damaged}", "another type")
     keeper.heartbeat()
     assert client.zscore(f"{namespace}:leases", "w")
-    assert not claims.any_due
+    assert not claims.lease.any_due
 
 
 def test_very_many_due_messages_do_not_delay_the_renewal_of_the_lease(
@@ -142,7 +142,7 @@ def test_very_many_due_messages_do_not_delay_the_renewal_of_the_lease(
     messages._script = slow_script
     due = {f"{queue}\0{number:05}": number for number in range(10_000)}
     client.zadd(f"{namespace}:{later}", due)
-    claims.acquire_lease()
+    claims.lease.acquire()
     keeper = LeaseKeeper(claims, records, 4.0, lambda: None)
     beats = 0
     while client.zcard(f"{namespace}:{later}"):
@@ -169,5 +169,5 @@ def test_a_key_of_another_type_in_place_of_the_claims_costs_no_lease(
 ) -> None:
     client.set(claims.key, "no hash")
     keeper.heartbeat()
-    assert claims.tags_at_renewal is None
+    assert claims.lease.tags_at_renewal is None
     assert client.zscore(f"{namespace}:leases", "w")

@@ -45,7 +45,7 @@ class LeavingWorker:
             worker="w",
             lease_s=60,
         )
-        self.claims.acquire_lease()
+        self.claims.lease.acquire()
         self.queue = queue_of(namespace, REQUEST)
         self.info = engine.info
         finisher = JobFinisher(MemoryStore(), self.records, engine, "w", retry_time_s=0)

@@ -201,7 +201,7 @@ class JobFinisher:
             steps=steps,
             keep=attempt.keep,
             acknowledgement=None if end is None else end.acknowledgement(result),
-            gather=None if end is None else self._gather(attempt, end.claims.workers),
+            gather=None if end is None else self._gather(attempt, end.claims.lease.workers),
         )
         if end is not None:
             end.note(transition)

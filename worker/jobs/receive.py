@@ -28,10 +28,8 @@ from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claimed_message import ClaimedMessage, parse_envelope
 from imagefleet.worker.queues.claims import Claims
 
-_UNOPENED_FACTOR: Final = {True: 6, False: 1}
-"""After this factor times `max_deliveries` deliveries, and one more, a message is not opened any
-more: by whether it brings a shard. Until then `JobStarter` and `make_shard` end it, and record
-more about it."""
+_SHARD_FACTOR: Final = 6
+"""The message of a shard may have so many times the deliveries of a job's message."""
 
 
 class MessageReceiver:
@@ -95,9 +93,13 @@ class MessageReceiver:
         return False
 
     def _check_unopened(self, claimed: Claimed, task: str) -> None:
-        """Refuse a message for what can be known before anything of it is opened."""
-        most = _UNOPENED_FACTOR[task == BULK_TASK_NAME] * self._max_deliveries + 1
-        if claimed.deliveries > most:
+        """Refuse a message for what can be known before anything of it is opened.
+
+        The first delivery beyond the limit is left to `JobStarter` and `generate_rows`, which end
+        the message and record more about it.
+        """
+        factor = _SHARD_FACTOR if task == BULK_TASK_NAME else 1
+        if claimed.deliveries > factor * self._max_deliveries + 1:
             raise TooManyDeliveries(f"{claimed.deliveries - 1} workers died with this message")
         if claimed.too_long:
             raise MessageRejected(

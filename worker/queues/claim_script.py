@@ -5,6 +5,7 @@ Input: the description of a claim, as the script defines it. Output: what the sc
 
 import json
 import time
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import redis
@@ -18,13 +19,22 @@ from imagefleet.shared.jobs.redis_keys import (
     weights_key,
 )
 from imagefleet.shared.redis_client.scripts import load_script
+from imagefleet.worker.queues.claim_types import Claimed, attempt_name
 
-_PAUSE_PER_WORKER_S: Final = {False: 0.004, True: 0.02}
-"""Seconds that a worker pauses after an empty claim, for each worker of the fleet; by whether the
-claim was for shards. So idle workers cost Redis no more the more of them there are."""
-_MAX_PAUSE_S: Final = {False: 1.0, True: 5.0}
 _NO_PAUSE_WORKERS: Final = 8
 """So many workers need no pause: an empty claim takes Redis 0.1 to 0.2 ms."""
+
+
+@dataclass(kw_only=True)
+class _Kind:
+    """A claim is for jobs or for shards. Each kind has its own pauses and takes its own turns."""
+
+    pause_per_worker_s: float
+    """A worker pauses after an empty claim for this time, once for each worker of the fleet. So
+    idle workers cost Redis no more the more of them there are."""
+    max_pause_s: float
+    fair_queueing_state: str = "{}"
+    """JSON that says whose turn is next. The script returns it and gets it back."""
 
 
 class ClaimScript:
@@ -41,15 +51,15 @@ class ClaimScript:
             known_queues_key(namespace),
             weights_key(namespace),
         ]
-        self._fair_queueing_state = {False: "{}", True: "{}"}
-        """Of jobs, and of shards: each kind of claim rotates through the known queues by itself."""
+        self._jobs = _Kind(pause_per_worker_s=0.004, max_pause_s=1.0)
+        self._shards = _Kind(pause_per_worker_s=0.02, max_pause_s=5.0)
         self._paused_until: dict[frozenset[str], float] = {}
-        """By queues: until when they are not looked at, because they were empty (monotonic)."""
+        """Queues that were empty are not looked at before this time (monotonic)."""
         parts = ("known_queues", "fair_queueing", "step_affinity", "claim")
         self._script = load_script(client, __package__, *parts)
 
-    def run(self, request: dict[str, Any], *, bulk: bool) -> list[tuple[str, str, str, int, int]]:
-        """Claim messages. Return (tag, list, message, delivery, 1 if it is cut) of each.
+    def run(self, request: dict[str, Any], *, bulk: bool) -> list[Claimed]:
+        """Claim messages and return them.
 
         In a large fleet the queues that were empty a moment ago are not looked at.
 
@@ -60,21 +70,32 @@ class ClaimScript:
         if time.monotonic() < self._paused_until.get(queues, 0.0):
             return []
         self.number += 1
+        kind = self._shards if bulk else self._jobs
         named = {**request, "claim_number": self.number, "worker": self._worker}
         answer = cast(
             list[Any] | None,
-            self._script(
-                keys=self._keys, args=[json.dumps(named), self._fair_queueing_state[bulk]]
-            ),
+            self._script(keys=self._keys, args=[json.dumps(named), kind.fair_queueing_state]),
         )
         if answer is None:
             raise LeaseLost(f"the lease of {self._worker} ran out")
-        self._fair_queueing_state[bulk], claimed, workers = answer
+        kind.fair_queueing_state, claimed, workers = answer
         if not claimed and workers > _NO_PAUSE_WORKERS:
-            pause_s = min(workers * _PAUSE_PER_WORKER_S[bulk], _MAX_PAUSE_S[bulk])
+            pause_s = min(workers * kind.pause_per_worker_s, kind.max_pause_s)
             self._paused_until[queues] = time.monotonic() + pause_s
-        return [tuple(fields) for fields in claimed]
+        return [self._describe(*fields) for fields in claimed]
+
+    def _describe(
+        self, tag: str, list_key: str, message: str, deliveries: int, is_cut: int
+    ) -> Claimed:
+        return Claimed(
+            tag=tag,
+            list_key=list_key,
+            message=message,
+            deliveries=deliveries,
+            attempt=attempt_name(self._worker, tag),
+            too_long=bool(is_cut),
+        )
 
     def state_length(self) -> int:
         """Return the characters of the fair-queueing state, which each claim sends and receives."""
-        return max(map(len, self._fair_queueing_state.values()))
+        return max(len(kind.fair_queueing_state) for kind in (self._jobs, self._shards))

@@ -22,6 +22,11 @@ class Claimed:
     """Whether the message was cut, because it is longer than this worker reads."""
 
 
+def attempt_name(worker: str, tag: str) -> str:
+    """Return the name of the attempt that a claim of a worker makes; see `Claimed.attempt`."""
+    return f"{worker}/{tag}"
+
+
 def tag_number(tag: str) -> float:
     """Return a tag as a number, which orders tags by age; 0 for one that no claim made.
 

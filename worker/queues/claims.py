@@ -17,11 +17,11 @@ from typing import Final, cast
 
 import redis
 
-from imagefleet.shared.jobs.redis_keys import postponed_key
+from imagefleet.shared.jobs.redis_keys import claims_key, delayed_key, deliveries_key, postponed_key
 from imagefleet.shared.redis_client.scripts import call_many, load_script
 from imagefleet.worker.process import metrics
 from imagefleet.worker.queues.claim_script import ClaimScript
-from imagefleet.worker.queues.claim_types import Claimed, QueueGroup, tag_number
+from imagefleet.worker.queues.claim_types import Claimed, QueueGroup, attempt_name, tag_number
 from imagefleet.worker.queues.lease import Lease
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _REQUEUED: Final = 2
 """What `acknowledge_or_requeue.lua` returns if it requeued instead of acknowledging."""
 
 
-class Claims(Lease):
+class Claims:
     """This object makes, releases and requeues the claims of one worker process.
 
     Threads may share it; only one of them calls `claim`. Claims go through `no_retry_client`: after
@@ -56,7 +56,13 @@ class Claims(Lease):
         newer_message_s: float = NEWER_MESSAGE_S,
     ) -> None:
         """A message may be postponed for `newer_message_s`."""
-        super().__init__(no_retry_client, namespace, worker, lease_s)
+        self.worker: Final = worker
+        self.lease: Final = Lease(no_retry_client, namespace, worker, lease_s)
+        """The lease on all claims of this worker. `claim` needs one."""
+        self.deliveries: Final = deliveries_key(namespace)
+        """The hash that counts the deliveries of messages whose workers died."""
+        self._later = delayed_key(namespace)
+        self._prefix = claims_key(namespace, "")
         self._no_retry_client = no_retry_client
         self._retrying_client = retrying_client
         self._held: set[str] = set()
@@ -111,7 +117,7 @@ class Claims(Lease):
             batch_steps: most steps among the jobs that are in the batch already.
 
         Raises:
-            LeaseLost: the lease expired; call `acquire_lease` first.
+            LeaseLost: the lease expired; call `lease.acquire` first.
             redis.RedisError: messages may be claimed nevertheless; `requeue_orphans` requeues them.
         """
         request = {
@@ -126,25 +132,12 @@ class Claims(Lease):
             "max_message_bytes": self._max_message_bytes,
         }
         with self._claim_lock:
-            answer = self._claim.run(request, bulk=any(group.bulk for group in groups))
+            claimed = self._claim.run(request, bulk=any(group.bulk for group in groups))
             self._answered_claim = self._claim.number
             self._lost_answers.clear()
-            claimed = [self._claimed(*fields) for fields in answer]
             self._held.update(message.tag for message in claimed)
         metrics.REDELIVERIES.inc(sum(message.deliveries > 1 for message in claimed))
         return claimed
-
-    def _claimed(
-        self, tag: str, list_key: str, message: str, deliveries: int, is_cut: int
-    ) -> Claimed:
-        return Claimed(
-            tag=tag,
-            list_key=list_key,
-            message=message,
-            deliveries=deliveries,
-            attempt=self.attempt(tag),
-            too_long=bool(is_cut),
-        )
 
     def ack(self, tag: str, record: str = "", *, shard: str = "") -> bool:
         """Acknowledge a message. Return False if this worker did not hold it any more.
@@ -156,7 +149,7 @@ class Claims(Lease):
                 its record. A delivery is counted, unless `announce_requeue` named the tag.
             shard: field of `record` that holds a shard's state.
         """
-        keys = [self.key, self._deliveries, *filter(None, [record])]
+        keys = [self.key, self.deliveries, *filter(None, [record])]
         counted = tag not in self._requeuing
         try:
             outcome = self._release(
@@ -173,7 +166,7 @@ class Claims(Lease):
 
     def attempt(self, tag: str) -> str:
         """Return the name of the attempt of claim `tag`; see `Claimed.attempt`."""
-        return f"{self.worker}/{tag}"
+        return attempt_name(self.worker, tag)
 
     def announce_requeue(self, tags: Collection[str]) -> None:
         """Say that `tags` are about to be requeued uncounted, once their records are queued.
@@ -230,7 +223,7 @@ class Claims(Lease):
 
     def reset_deliveries(self, message: str) -> None:
         """Reset the delivery count of `message`, which made progress in this worker."""
-        self._retrying_client.hdel(self._deliveries, _sha1(message))
+        self._retrying_client.hdel(self.deliveries, _sha1(message))
 
     def find(self, tag: str) -> tuple[str, str] | None:
         """Return queue list and message of a claim; None if this worker lost it."""
@@ -276,7 +269,7 @@ class Claims(Lease):
     def _requeue(
         self, tags: Collection[str], *, counted: bool = False, client: redis.Redis | None = None
     ) -> int:
-        keys = [self.key, self._deliveries]
+        keys = [self.key, self.deliveries]
         calls = [(keys, [tag, 1, int(counted)]) for tag in tags]
         try:
             return sum(call_many(self._release, client or self._retrying_client, calls))

@@ -4,7 +4,7 @@ Input: a worker's name and a length in seconds. Output: a lease. This module doe
 messages.
 """
 
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import redis
 
@@ -24,7 +24,7 @@ class Lease:
     """The lease of one worker process. It belongs to the process, not to each message."""
 
     def __init__(self, client: redis.Redis, namespace: str, worker: str, lease_s: float) -> None:
-        self.worker: Final = worker
+        self._worker = worker
         self._lease_s = lease_s
         self._prefix = claims_key(namespace, "")
         self._leases = [leases_key(namespace), lease_lengths_key(namespace)]
@@ -44,20 +44,15 @@ class Lease:
         self._renew_lease = load_script(client, __package__, "renew_lease")
         self._reclaim_expired = load_script(client, __package__, "reclaim_expired")
 
-    @property
-    def deliveries(self) -> str:
-        """The hash that counts the deliveries of messages whose workers died."""
-        return self._deliveries
-
-    def acquire_lease(self, status: str = "") -> None:
-        """Acquire the lease, also after it was lost. `claim` needs one.
+    def acquire(self, status: str = "") -> None:
+        """Acquire the lease, also after it was lost. `Claims.claim` needs it.
 
         Args:
             status: what `imagefleet fleet` shows of this worker; see `WorkerStatus.dump`.
         """
         self._renew(status, acquire=True)
 
-    def renew_lease(self, status: str = "") -> bool:
+    def renew(self, status: str = "") -> bool:
         """Renew the lease. Return False if it expired and others reclaimed the messages."""
         return self._renew(status, acquire=False)
 
@@ -65,8 +60,8 @@ class Lease:
         renewed, drain_requested, workers, tags, any_expired, any_due = cast(
             list[Any],
             self._renew_lease(
-                keys=[*self._leases, *self._status_keys, self._prefix + self.worker, self._later],
-                args=[self.worker, self._lease_s, int(acquire), status],
+                keys=[*self._leases, *self._status_keys, self._prefix + self._worker, self._later],
+                args=[self._worker, self._lease_s, int(acquire), status],
             ),
         )
         self.drain_requested = bool(drain_requested)
@@ -77,7 +72,7 @@ class Lease:
 
     def release_all(self) -> int:
         """Requeue every message, give up the lease and return the number of messages."""
-        return sum(count for _, count in self._reclaim(self.worker, 0))
+        return sum(count for _, count in self._reclaim(self._worker, 0))
 
     def reclaim_expired(self) -> list[tuple[str, int]]:
         """Requeue the messages of workers whose lease expired: (worker, messages) of each."""

@@ -78,7 +78,7 @@ class LeaseKeeper:
         self._thread = critical_thread(self._loop, "lease keeper")
 
     def start(self) -> None:
-        self._claims.acquire_lease(self._status())
+        self._claims.lease.acquire(self._status())
         self._reported()
         self._thread.start()
 
@@ -103,13 +103,13 @@ class LeaseKeeper:
 
     def heartbeat(self) -> None:
         """Renew the lease once, and recover what is lost or due. The thread calls this."""
-        if self._claims.renew_lease(self._status()):
+        if self._claims.lease.renew(self._status()):
             metrics.LEASE_RENEWALS.inc()
         else:
             log.error("the lease ran out while this host was frozen; other workers have its jobs")
             metrics.LEASES_LOST.inc()
             self._on_lost()
-            self._claims.acquire_lease(self._status())
+            self._claims.lease.acquire(self._status())
         self._reported()
         for step in (self._abandon_unattended, self._requeue_orphans, self._renew_offers):
             self._attempt(step)
@@ -120,18 +120,18 @@ class LeaseKeeper:
 
     def _reported(self) -> None:
         if self._report is not None:
-            self._report.on_status_stored(drain_requested=self._claims.drain_requested)
+            self._report.on_status_stored(drain_requested=self._claims.lease.drain_requested)
 
     def _recover_for_fleet(self) -> None:
         """Do this worker's share of what any worker can do: if each did it at each heartbeat, it
         would cost Redis time that grows with the square of their number. The renewal has said
         whether there is anything to recover."""
-        workers = self._claims.workers
+        workers = self._claims.lease.workers
         sweeps = random.random() * workers < _SWEEPS_PER_HEARTBEAT
         if random.random() * workers < _RECOVERIES_PER_HEARTBEAT:
-            if self._claims.any_expired or sweeps:
+            if self._claims.lease.any_expired or sweeps:
                 self._attempt(self._reclaim_expired)
-            if self._claims.any_due:
+            if self._claims.lease.any_due:
                 # The next heartbeat goes on with what is left: the lease must be renewed in time.
                 self._attempt(partial(self._records.requeue_due, self._heartbeat_s / 2))
         if sweeps:
@@ -147,7 +147,7 @@ class LeaseKeeper:
             log.exception("a step of the heartbeat failed")
 
     def _requeue_orphans(self) -> None:
-        tags = self._claims.tags_at_renewal
+        tags = self._claims.lease.tags_at_renewal
         if tags is not None and tags <= self._claims.held_tags():
             return  # else some may just be claimed or released: Redis is asked again
         if orphans := self._claims.requeue_orphans():
@@ -155,7 +155,7 @@ class LeaseKeeper:
 
     def _reclaim_expired(self) -> None:
         if time.monotonic() >= self._reclaim_from:
-            for worker, messages in self._claims.reclaim_expired():
+            for worker, messages in self._claims.lease.reclaim_expired():
                 log.warning("the lease of worker %s expired; requeued: %d", worker, messages)
                 metrics.RECLAIMED.inc(messages)
 

@@ -180,7 +180,7 @@ class Lifecycle:
         parts.run_recovery.stop()
         parts.image_sweeper.stop()
         parts.lease_keeper.stop()
-        others = parts.claims.release_all()
+        others = parts.claims.lease.release_all()
         log.info(
             "drained: %s ended; %s requeued; callbacks that wait in the fleet: %s",
             _describe_jobs([each for each in started if each not in requeued]),
@@ -199,7 +199,7 @@ class Lifecycle:
             parts.dispatcher.close()
             parts.dispatcher.release_waiting()
             requeued = parts.executor.requeue(parts.in_flight.attempts())
-            others = parts.claims.release_all()
+            others = parts.claims.lease.release_all()
             log.warning("quitting: %s requeued", _describe_jobs(requeued, others))
         finally:
             os._exit(ExitCode.TEMPFAIL)
@@ -247,7 +247,7 @@ class Lifecycle:
         self._release_shards(hung_slots)
         parts.executor.requeue([each for each in parts.in_flight.attempts() if each not in hung])
         parts.executor.requeue(hung, counted=True)
-        parts.claims.release_all()
+        parts.claims.lease.release_all()
         logging.shutdown()
         os._exit(ExitCode.IOERR)
 

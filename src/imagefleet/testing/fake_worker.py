@@ -130,7 +130,7 @@ class FakeWorker:
         self._failures: dict[str, type[ImagefleetError]] = {DIE: TooManyDeliveries}
         offer = offer_of(engine.info, storage_url=announced_url(settings.storage_url, store))
         OfferRegistry(redis, namespace).announce(offer)
-        self._claims.acquire_lease()
+        self._claims.lease.acquire()
         self._stopping = threading.Event()
 
     def fail(self, prompt_part: str, code: str) -> None:
