@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.errors import ImagefleetError, InvalidRequest
 from imagefleet.shared.jobs.celery_message import (
     RECORDED,
     TASK_NAME,
@@ -68,6 +68,13 @@ class MessageOrigin:
                 check_same_request(self.job_id, request, stored)
                 return True
         return False
+
+    def read_request(self) -> JobRequest | ImagefleetError:
+        """Return the request of the message, or why this worker cannot read it."""
+        try:
+            return unpack(self.arguments, self.job_id, tolerant=self.recorded)
+        except ImagefleetError as error:
+            return error
 
     def request(self) -> JobRequest:
         """Return the request of the message; without the fields that are wrong, if any are."""

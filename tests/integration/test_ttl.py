@@ -10,6 +10,7 @@ import redis
 from imagefleet import Client, InvalidRequest, JobFailed, State
 from imagefleet.shared.jobs.celery_message import task_arguments
 from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.message_origin import MessageOrigin
 from imagefleet.shared.jobs.model import JobError
 from imagefleet.shared.jobs.queues import list_key, queue_of
 from imagefleet.shared.jobs.records import JobRecords
@@ -98,10 +99,10 @@ def test_a_late_job_that_is_cancelled_meanwhile_stays_cancelled(
     [claimed] = claims.claim([QueueGroup(name="64x64", queues=(queue,))], 1)
     refuser = Refuser(claims, records, DeadLetters(client, namespace))
     starter = JobStarter(claims, records, refuser, FakeEngine().info, 4)
-    arguments = task_arguments(claimed.message)
-    message = SimpleNamespace(
-        claimed=claimed, recorded=True, request_sha1="", task_arguments=arguments
+    origin = MessageOrigin(
+        job_id="j", arguments=task_arguments(claimed.message), recorded=True, request_sha1=""
     )
+    message = SimpleNamespace(claimed=claimed, origin=origin, job_request=origin.read_request())
     received = SimpleNamespace(id="j", message=message, revoked=lambda: False)
     assert starter.start([received]) == [None]
     assert records.get("j").state is State.CANCELLED

@@ -31,7 +31,7 @@ from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.message_end import MessageEnd
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
-from imagefleet.worker.jobs.start_attempt import ReceivedMessage, origin_of
+from imagefleet.worker.jobs.start_attempt import ReceivedMessage
 from imagefleet.worker.process.log_format import log_fields
 from imagefleet.worker.process.tracing import job_span
 from imagefleet.worker.queues.claims import Claims
@@ -112,7 +112,7 @@ class JobExecutor:
         if isinstance(outcome, Attempt):
             outcome.abandon(JobCancelled(f"job {job_id} was revoked"))
         stored = self._records.stored_request(job_id)
-        if stored is not None and not origin_of(job_id, message).matches(stored):
+        if stored is not None and not message.origin.matches(stored):
             log.warning("job %s stays as it is: a revoked message has other parameters", job_id)
             self._claims.ack(tag)
             return False

@@ -11,13 +11,12 @@ from typing import Any, Final
 from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import (
     ImagefleetError,
-    InvalidRequest,
     MessageRejected,
     NewerMessage,
     TooManyDeliveries,
 )
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME
-from imagefleet.shared.jobs.message_arguments import request_fields, unpack
+from imagefleet.shared.jobs.message_arguments import request_fields
 from imagefleet.shared.jobs.queues import list_for_loras
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.write_errors import is_outage
@@ -77,13 +76,13 @@ class MessageReceiver:
         try:
             if message.due is not None and self._claims.delay(claimed.tag, message.due):
                 return True
-            request = _check_arguments(message, task)
+            request = _read_request(message, task)
             self._leave_weights_to_others(request, message)
             if self._moved_for_lora(request, message):
                 return True
         except NewerMessage as error:
             record = self._refuser.record_key(message.headers["id"])
-            if not self._claims.postpone(claimed, record, message.request_sha1):
+            if not self._claims.postpone(claimed, record, message.origin.request_sha1):
                 # No newer worker came in time, or the job was deleted.
                 raise MessageRejected(str(error)) from error
             return True
@@ -111,7 +110,7 @@ class MessageReceiver:
 
         Its producer saw the offer of a worker that does. Without a record `JobStarter` refuses it.
         """
-        if request is None or not message.recorded or self._reads_weights:
+        if request is None or not message.origin.recorded or self._reads_weights:
             return
         if request.prompt_weighting:
             raise NewerMessage(
@@ -125,7 +124,7 @@ class MessageReceiver:
         Its producer saw an offer with them. Without a record it is not moved, because its producer
         was plain Celery; then `JobStarter` refuses it.
         """
-        if request is None or not message.recorded:
+        if request is None or not message.origin.recorded:
             return False
         names = {name for name, _ in request.loras}
         if names <= self._lora_names:
@@ -142,7 +141,7 @@ class MessageReceiver:
             return False
         pause_s = self._returns.next_pause_s(source.tenant)
         record = self._refuser.record_key(message.headers["id"])
-        self._claims.delay_queued(tag, pause_s, record, message.request_sha1)
+        self._claims.delay_queued(tag, pause_s, record, message.origin.request_sha1)
         return True
 
     def _hand_to_celery(self, message: ClaimedMessage, strategy: Callable[..., Any]) -> None:
@@ -161,22 +160,20 @@ class MessageReceiver:
         strategy(message, None, on_ack, on_reject, [])
 
 
-def _check_arguments(message: ClaimedMessage, task: str) -> JobRequest | None:
-    """Raise an error for arguments that Celery need not see, and return the request of a job.
+def _read_request(message: ClaimedMessage, task: str) -> JobRequest | None:
+    """Read the request of a job, keep it in the message, and return it.
 
-    A job whose request cannot be read gives None: `JobStarter` refuses it later, so that the
-    refusal reaches the callers of Celery's results too.
+    None: the message brings a shard, or the request cannot be read. Then `JobStarter` refuses the
+    job later, so that the refusal reaches the callers of Celery's results too.
 
     Raises:
-        NewerMessage: only a newer worker can read them.
+        NewerMessage: only a newer worker can read the arguments.
         MessageRejected: they are not those of a shard.
     """
     if task == BULK_TASK_NAME:
         unpack_shard(message.task_arguments)
         return None
-    try:
-        return unpack(message.task_arguments, message.headers["id"], tolerant=message.recorded)
-    except NewerMessage:
-        raise
-    except (MessageRejected, InvalidRequest):
-        return None
+    request = message.job_request = message.origin.read_request()
+    if isinstance(request, NewerMessage):
+        raise request
+    return request if isinstance(request, JobRequest) else None

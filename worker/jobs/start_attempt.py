@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from imagefleet.shared.errors import (
     ImagefleetError,
@@ -22,7 +22,6 @@ from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.celery_message import trace_parent_of
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
-from imagefleet.shared.jobs.message_arguments import unpack
 from imagefleet.shared.jobs.message_origin import MessageOrigin, sha1_of
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -47,13 +46,10 @@ class ReceivedMessage(Protocol):
     def claimed(self) -> Claimed: ...
 
     @property
-    def recorded(self) -> bool: ...
+    def origin(self) -> MessageOrigin: ...
 
     @property
-    def request_sha1(self) -> str: ...
-
-    @property
-    def task_arguments(self) -> Any: ...
+    def job_request(self) -> JobRequest | ImagefleetError: ...
 
 
 class ReceivedRequest(Protocol):
@@ -68,16 +64,6 @@ class ReceivedRequest(Protocol):
     def revoked(self) -> bool: ...
 
 
-def origin_of(job_id: str, message: ReceivedMessage) -> MessageOrigin:
-    """Return what a received message says of the job that it brings."""
-    return MessageOrigin(
-        job_id=job_id,
-        arguments=message.task_arguments,
-        recorded=message.recorded,
-        request_sha1=message.request_sha1,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class _PlannedStart:
     """The outcome of a message, if its attempt acquires the job record."""
@@ -85,13 +71,13 @@ class _PlannedStart:
     claimed: Claimed
     outcome: Attempt | ImagefleetError
     origin: MessageOrigin
+    received: JobRequest | ImagefleetError
+    """The request of the message, or why it cannot be read."""
 
     @cached_property
     def request(self) -> JobRequest:
         """The request of the message, without the fields that are wrong, if any are."""
-        if isinstance(self.outcome, Attempt):
-            return self.outcome.request
-        return self.origin.request()
+        return self.received if isinstance(self.received, JobRequest) else self.origin.request()
 
     @property
     def job_id(self) -> str:
@@ -158,26 +144,30 @@ class JobStarter:
         return [each for plan in plans for each in self._start_records([plan])]
 
     def _plan_start(self, request: ReceivedRequest) -> _PlannedStart | None:
-        """Return None if the request was revoked or cannot be read."""
-        claimed, origin = request.message.claimed, origin_of(request.id, request.message)
+        """Return None if the request was revoked, or if its message breaks this worker."""
+        claimed, origin = request.message.claimed, request.message.origin
+        received = request.message.job_request
         try:
             if request.revoked():
                 return None
-            outcome = self._plan_outcome(origin, claimed)
-            return _PlannedStart(claimed=claimed, origin=origin, outcome=outcome)
+            outcome = self._plan_outcome(origin.job_id, received, claimed)
+            return _PlannedStart(claimed=claimed, origin=origin, received=received, outcome=outcome)
         except Exception as error:  # any client can write anything to a queue
             if is_outage(error):
                 raise
             self._reject(claimed, error)
             return None
 
-    def _plan_outcome(self, origin: MessageOrigin, claimed: Claimed) -> Attempt | ImagefleetError:
+    def _plan_outcome(
+        self, job_id: str, received: JobRequest | ImagefleetError, claimed: Claimed
+    ) -> Attempt | ImagefleetError:
         if claimed.deliveries > self._max_deliveries:
             deaths = f"{counted(self._max_deliveries, 'worker')} died with this job"
             return TooManyDeliveries(f"{deaths}; it is not tried again")
+        if isinstance(received, ImagefleetError):
+            return received
         try:
-            request = unpack(origin.arguments, origin.job_id, tolerant=origin.recorded)
-            return self._plan_attempt(origin.job_id, request, claimed)
+            return self._plan_attempt(job_id, received, claimed)
         except ImagefleetError as error:
             return error
 

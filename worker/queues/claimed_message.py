@@ -15,14 +15,16 @@ from typing import Any, Final
 from kombu.message import Message
 from kombu.utils.json import dumps, loads
 
-from imagefleet.shared.errors import MessageRejected
+from imagefleet.shared.errors import ImagefleetError, MessageRejected
 from imagefleet.shared.jobs.celery_message import (
     BULK_TASK_NAME,
     RECORDED,
     TASK_NAME,
     request_sha1_of,
 )
+from imagefleet.shared.jobs.message_origin import MessageOrigin
 from imagefleet.shared.jobs.model import check_job_id
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.text.printable import printable
 from imagefleet.worker.queues.claim_types import Claimed
 
@@ -69,12 +71,12 @@ class ClaimedMessage(Message):
     due: float | None
     """Unix seconds; None: at once. The header `eta` is removed: Celery would hold the message until
     then, and forget it when it reconnects."""
-    recorded: bool
-    """Whether the message was stored together with the record of its job."""
-    request_sha1: str
-    """SHA-1 of the request that was stored together with the message. Empty: not known."""
+    origin: MessageOrigin
+    """The job that the message names, or the task of a shard."""
     task_arguments: dict[str, Any]
     """The keyword arguments of the task."""
+    job_request: JobRequest | ImagefleetError
+    """The request of the job, or why it cannot be read. `MessageReceiver` reads it, once."""
 
 
 def parse_envelope(claimed: Claimed, task: str) -> ClaimedMessage:
@@ -116,8 +118,12 @@ def parse_envelope(claimed: Claimed, task: str) -> ClaimedMessage:
         accept={"application/json"},
     )
     message.claimed = claimed
-    message.recorded = bool(headers.get(RECORDED))
-    message.request_sha1 = request_sha1_of(headers)
+    message.origin = MessageOrigin(
+        job_id=headers["id"],
+        arguments=arguments,
+        recorded=bool(headers.get(RECORDED)),
+        request_sha1=request_sha1_of(headers),
+    )
     message.due = _unix_time(kept["eta"]) if kept.get("eta") else None
     message.task_arguments = arguments
     return message

@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from imagefleet.shared.errors import (
     DeviceError,
@@ -26,6 +26,7 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.celery_message import task_arguments
 from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.message_origin import MessageOrigin
 from imagefleet.shared.jobs.offers import OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
@@ -77,9 +78,8 @@ class _Message:
     """A message as `JobStarter` reads it."""
 
     claimed: Claimed
-    task_arguments: Any
-    recorded: bool = True
-    request_sha1: str = ""
+    job_request: JobRequest | ImagefleetError
+    origin: MessageOrigin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,8 @@ class FakeWorker:
         """Run the job of a message. Return its id, or None if it has ended before."""
         arguments = task_arguments(claimed.message)
         job_id: str = json.loads(claimed.message)["headers"]["id"]
-        message = _Message(claimed=claimed, task_arguments=arguments)
+        origin = MessageOrigin(job_id=job_id, arguments=arguments, recorded=True, request_sha1="")
+        message = _Message(claimed=claimed, job_request=origin.read_request(), origin=origin)
         [outcome] = self._starter.start([_Request(id=job_id, message=message)])
         if outcome is not None:
             self._in_flight.add(claimed.tag, outcome)
