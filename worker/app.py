@@ -20,7 +20,7 @@ from imagefleet.worker.celery_app.tasks import add_bulk_task, add_render_task
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.log_filter import add_filter
 from imagefleet.worker.process.log_format import use_json
-from imagefleet.worker.settings.setting_flags import unknown_variable_warnings
+from imagefleet.worker.settings.unknown_variables import unknown_variable_warnings
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.lifecycle import Lifecycle
 

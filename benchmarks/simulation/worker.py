@@ -32,10 +32,10 @@ from imagefleet.worker.celery_app.results import celery_result
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot
-from imagefleet.worker.dispatcher import Dispatcher
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs import progress
 from imagefleet.worker.jobs.attempt import Attempt
+from imagefleet.worker.jobs.dispatcher import Dispatcher
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper, sweep_pause_s
@@ -49,8 +49,8 @@ from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
 from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import RENEWALS_PER_LEASE, LeaseKeeper
-from imagefleet.worker.queues.served_queues import queue_groups
 from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.served_queues import queue_groups
 from imagefleet.worker.webhooks.delivery_loop import poll_s as callback_poll_s
 from imagefleet.worker.webhooks.receiver_limits import MAX_SENDERS
 

@@ -23,10 +23,10 @@ from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.start_delivery import start_delivery
 from imagefleet.worker.webhooks import delivery_loop
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.sender import Sender
-from imagefleet.worker.webhooks.start_delivery import start_delivery
 from tests.support.hanging import HangingServer, resolve_to
 from tests.support.processes import ROOT, until
 from tests.support.receiver import Receiver, respond_with

@@ -17,9 +17,9 @@ from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.devices.row_backlog import RowBacklog
-from imagefleet.worker.dispatcher import Dispatcher
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
+from imagefleet.worker.jobs.dispatcher import Dispatcher
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight

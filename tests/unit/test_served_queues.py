@@ -2,7 +2,7 @@
 
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
-from imagefleet.worker.queues.served_queues import queue_groups
+from imagefleet.worker.startup.served_queues import queue_groups
 
 INFO = FakeEngine(shapes=[Shape(height=64, width=64), Shape(height=32, width=96)]).info
 

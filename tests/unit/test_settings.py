@@ -6,7 +6,8 @@ from imagefleet.producer.connection.misspelled_variables import misspelled_varia
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.webhooks.signature import new_secret
-from imagefleet.worker.settings.setting_flags import name_flag, unknown_variable_warnings
+from imagefleet.worker.commands.setting_flags import name_flag
+from imagefleet.worker.settings.unknown_variables import unknown_variable_warnings
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.lifecycle import Lifecycle
 from tools.settings_page import PAGE, page

@@ -17,8 +17,8 @@ from imagefleet.shared.text.printable import mask_credentials, printable
 from imagefleet.worker.celery_app.masked_stats import mask_stats
 from imagefleet.worker.celery_app.results import store_rejection
 from imagefleet.worker.process.exit_codes import exit_code_of
-from imagefleet.worker.queues.served_queues import queue_groups
 from imagefleet.worker.startup.lifecycle import Lifecycle
+from imagefleet.worker.startup.served_queues import queue_groups
 
 _MAX_LINE = 10_000
 

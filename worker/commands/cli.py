@@ -47,7 +47,7 @@ from imagefleet.worker.commands.compile import compile_command  # noqa: E402
 from imagefleet.worker.commands.doctor import doctor  # noqa: E402
 from imagefleet.worker.commands.model_switcher import ModelSwitcher  # noqa: E402
 from imagefleet.worker.commands.plan import plan  # noqa: E402
-from imagefleet.worker.settings.setting_flags import exit_on_error, setting_flags  # noqa: E402
+from imagefleet.worker.commands.setting_flags import exit_on_error, setting_flags  # noqa: E402
 from imagefleet.worker.settings.worker_settings import WorkerSettings  # noqa: E402
 from imagefleet.worker.startup.load_model import read_model  # noqa: E402
 

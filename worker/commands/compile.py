@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from imagefleet.shared.text.printable import printable
+from imagefleet.worker.commands.setting_flags import exit_on_error, setting_flags
 from imagefleet.worker.engine.options.mesh_spec import MeshSpec
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
-from imagefleet.worker.settings.setting_flags import exit_on_error, setting_flags
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.stores import open_shared_executables
 

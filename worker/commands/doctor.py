@@ -22,15 +22,12 @@ from imagefleet.shared.settings.doctor import (
 )
 from imagefleet.shared.storage import open_store
 from imagefleet.shared.text.printable import counted
+from imagefleet.worker.commands.setting_flags import name_flag, setting_flags
 from imagefleet.worker.engine.fake.fake_engine import is_fake
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.preemption import is_preempted
 from imagefleet.worker.process.status_server import StatusServer
-from imagefleet.worker.settings.setting_flags import (
-    name_flag,
-    setting_flags,
-    unknown_variable_warnings,
-)
+from imagefleet.worker.settings.unknown_variables import unknown_variable_warnings
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.load_model import model_options, read_model
 from imagefleet.worker.startup.stores import open_shared_executables

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from imagefleet.shared.text.printable import counted, printable
+from imagefleet.worker.commands.setting_flags import exit_on_error, setting_flags
 from imagefleet.worker.engine.options.mesh_spec import MAX_PER_DEVICE_BATCH
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS, TpuHost
-from imagefleet.worker.settings.setting_flags import exit_on_error, setting_flags
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from imagefleet.worker.devices.make_loop import Loop, make_loop
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.watchdog import Watchdog
-from imagefleet.worker.dispatcher import Dispatcher
 from imagefleet.worker.engine.contract.interface import Engine, Stream
+from imagefleet.worker.jobs.dispatcher import Dispatcher
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
@@ -43,10 +43,10 @@ from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.load_model import load_model
 from imagefleet.worker.startup.redis_clients import connect_clients
+from imagefleet.worker.startup.start_delivery import start_delivery
 from imagefleet.worker.startup.status_reporter import StatusReporter
 from imagefleet.worker.startup.stores import Stores, check_image_store
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
-from imagefleet.worker.webhooks.start_delivery import start_delivery
 
 log = logging.getLogger(__name__)
 

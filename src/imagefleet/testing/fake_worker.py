@@ -47,7 +47,7 @@ from imagefleet.worker.jobs.start_attempt import JobStarter
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claims import Claims
-from imagefleet.worker.queues.served_queues import queue_groups
+from imagefleet.worker.startup.served_queues import queue_groups
 
 if TYPE_CHECKING:
     from redis import Redis

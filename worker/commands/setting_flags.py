@@ -1,10 +1,9 @@
-"""Make command-line flags of the worker's settings, and find misspelt environment variables."""
+"""Make command-line flags of the worker's settings, and name them in errors."""
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import click
@@ -70,13 +69,3 @@ def exit_on_error(flags: Mapping[str, object]) -> Iterator[None]:
         line = printable(mask_credentials(name_flag(str(error), flags)), _MAX_LINE)
         click.echo(f"imagefleet-worker: {line}", err=True)
         sys.exit(exit_code_of(error))
-
-
-def unknown_variable_warnings(variables: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each of `variables` that has our prefix and names no setting."""
-    for name in variables:
-        own = name.upper().removeprefix(ENV_PREFIX).lower()
-        if own != name.lower() and own not in WorkerSettings.model_fields:
-            nearest = get_close_matches(own, WorkerSettings.model_fields, n=1)
-            hint = f"; did you mean {ENV_PREFIX}{nearest[0].upper()}?" if nearest else ""
-            yield f"{name} is not a setting{hint}"
