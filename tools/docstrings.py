@@ -149,17 +149,16 @@ def verb_of(sentence: str) -> Verb:
 
 
 def docstring_figures(files: list[tuple[str, ast.Module]]) -> dict[str, Any]:
-    """Count docstrings by the verb of their first sentence; `verbless` lists those with none."""
+    """Count docstrings by the verb of their first sentence.
+
+    `verbless` and `verbless attributes` list those that have none.
+    """
     found = [(path, *doc) for path, tree in files for doc in docstrings(tree)]
-    firsts = [(path, line, owner, first_sentence(text)) for path, line, owner, text in found]
-    judged = [(*first, verb_of(first[3])) for first in firsts if first[3]]
-    none = [
-        f"{path}:{line} {owner}: {text}"
-        for path, line, owner, text, verb in judged
-        if verb is Verb.NONE
-    ]
-    side = sum(verb is Verb.SIDE for *_, verb in judged)
-    attributes = [text for _, tree in files for _, _, text in attribute_docstrings(tree)]
+    judged = [(where, verb) for where, text, verb in map(_judge, found) if text]
+    none = [where for where, verb in judged if verb is Verb.NONE]
+    side = sum(verb is Verb.SIDE for _, verb in judged)
+    attributes = [(path, *doc) for path, tree in files for doc in attribute_docstrings(tree)]
+    bare = [where for where, _, verb in map(_judge, attributes) if verb is Verb.NONE]
     return {
         "docstrings": len(found),
         "docstrings of sections only": len(found) - len(judged),
@@ -168,11 +167,17 @@ def docstring_figures(files: list[tuple[str, ast.Module]]) -> dict[str, Any]:
         "docstrings, verb in side clause only": side,
         "share without a main verb, %": round(100 * (len(none) + side) / max(len(judged), 1), 1),
         "attribute docstrings": len(attributes),
-        "attribute docstrings without a verb": sum(
-            verb_of(first_sentence(text)) is Verb.NONE for text in attributes
-        ),
+        "attribute docstrings without a verb": len(bare),
         "verbless": none,
+        "verbless attributes": bare,
     }
+
+
+def _judge(found: tuple[str, int, str, str]) -> tuple[str, str, Verb]:
+    """Return the place and the text of the first sentence of a docstring, its text, its verb."""
+    path, line, owner, text = found
+    first = first_sentence(text)
+    return f"{path}:{line} {owner}: {first}", first, verb_of(first)
 
 
 def _base(word: str) -> str:

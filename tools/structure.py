@@ -1,8 +1,9 @@
-"""Report the structure of the code: `python -m tools.structure [--json] [--verbose] [--root DIR]`.
+"""Report the structure of the code: `python -m tools.structure`; `--help` lists the options.
 
 The report is made from the source text alone; nothing of the project is imported. It covers the
-top-level folders `producer`, `shared` and `worker`, and reads each file there once: it follows no
-symlinks. It prints a table, the places behind the numbers, and at last one line of JSON.
+folders `producer`, `shared`, `worker` and, as a folder of its own, `worker/engine`, and reads each
+file there once: it follows no symlinks. It prints a table, the places behind the numbers, and at
+last one line of JSON. tests/unit/test_structure_limits.py sets limits for the numbers.
 
 A package is here a direct child of a folder: a sub-package with Python files in it, or a single
 module beside them other than `__init__`. An arrow leads from one package to another whose modules
@@ -24,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from tools.docstrings import docstring_figures
+from tools.inheritance import longest_chain
 
-FOLDERS = ("producer", "shared", "worker")
-LONG_FILE = 300
+_ROOTS = ("producer", "shared", "worker")
+FOLDERS = (*_ROOTS, "worker/engine")
+LONG_FILES = (300, 400)
 
 Graph = dict[str, set[str]]
 
@@ -38,24 +41,28 @@ class Source:
     name: str
     path: str
     is_package: bool
-    lines: int
+    text: str
     tree: ast.Module
 
     @property
-    def folder(self) -> str:
-        return self.name.partition(".")[0]
+    def lines(self) -> int:
+        return len(self.text.splitlines())
+
+    def lies_in(self, folder: str) -> bool:
+        """Return whether the file stands in a folder or below it."""
+        return self.path.startswith(f"{folder}/")
 
 
 def read_sources(root: Path) -> list[Source]:
     """Read every Python file below the three folders, each once."""
-    paths = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))]
+    paths = [path for folder in _ROOTS for path in sorted((root / folder).rglob("*.py"))]
     sources = []
     for path in (path for path in paths if not path.is_symlink()):
         parts = path.relative_to(root).with_suffix("").parts
         package = parts[-1] == "__init__"
         text, short = path.read_text(encoding="utf-8"), str(path.relative_to(root))
         name = ".".join(parts[:-1] if package else parts)
-        sources.append(Source(name, short, package, len(text.splitlines()), ast.parse(text, short)))
+        sources.append(Source(name, short, package, text, ast.parse(text, short)))
     return sources
 
 
@@ -86,14 +93,18 @@ def module_graph(sources: list[Source]) -> Graph:
 
 
 def package_graph(modules: Graph, folder: str) -> Graph:
-    """Fold the modules of a folder into the packages at its first level."""
+    """Fold the modules of a folder, a dotted name, into the packages at its first level."""
     packages: Graph = defaultdict(set)
     for name, targets in modules.items():
-        home, *package = name.split(".")[:2]
-        if home == folder and package:
-            others = {t.split(".")[1] for t in targets if t.startswith(f"{folder}.")}
-            packages[package[0]] |= others - {package[0]}
+        if package := _package(name, folder):
+            packages[package] |= {_package(target, folder) for target in targets} - {package, ""}
     return dict(packages)
+
+
+def _package(name: str, folder: str) -> str:
+    """Return the package of a folder in which a module lies; '' if it lies elsewhere."""
+    inside = name.removeprefix(f"{folder}.")
+    return "" if inside == name else inside.partition(".")[0]
 
 
 def circles(graph: Graph) -> list[list[str]]:
@@ -129,25 +140,34 @@ def declared_orders(root: Path, folder: str) -> list[dict[str, int]]:
 
 
 def arrows_of(root: Path, folder: str, modules: Graph) -> dict[str, Any]:
-    """Measure the packages, arrows and circles of one folder."""
+    """Measure the packages, arrows and circles of one folder, which is a dotted name."""
     packages, orders = package_graph(modules, folder), declared_orders(root, folder)
-    own = {n: {t for t in ts if t.split(".")[0] == folder} for n, ts in modules.items()}
+    own = {n: ts for n, ts in modules.items() if f"{n}.".startswith(f"{folder}.")}
     arrows = [(a, b) for a in sorted(packages) for b in sorted(packages[a])]
     up = [(a, b) for a, b in arrows if any(o.get(a, -1) > o.get(b, 1 << 30) for o in orders)]
+    imports: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, target in ((n, t) for n, targets in own.items() for t in sorted(targets)):
+        imports[_package(name, folder), _package(target, folder)].append(f"{name} imports {target}")
+    loose = set(packages).difference(*orders)
     of_packages = circles(packages)
-    of_modules = [c for c in circles(own) if c[0].split(".")[0] == folder]
+    of_modules = circles(own)
     return {
         "packages": len(packages),
         "arrows": len(arrows),
         "arrows back up": len(up) if orders else None,
-        "packages without a layer": len(set(packages).difference(*orders)) if orders else None,
+        "packages without a layer": len(loose) if orders else None,
         "arrows within circles": sum(a in c and b in c for a, b in arrows for c in of_packages),
         "circles of packages": len(of_packages),
         "packages in circles": sum(map(len, of_packages)),
         "circles of modules": len(of_modules),
         "modules in circles": sum(map(len, of_modules)),
-        "places": [f"{a} -> {b} leads back up" for a, b in up]
-        + ["circle: " + ", ".join(c) for c in of_packages + of_modules],
+        "arrows of one import at": [
+            f"{a} -> {b} ({imports[a, b][0]})" for a, b in arrows if len(imports[a, b]) == 1
+        ],
+        "arrows back up at": [f"{a} -> {b}" for a, b in up],
+        "packages without a layer at": sorted(loose),
+        "circles of packages at": [", ".join(circle) for circle in of_packages],
+        "circles of modules at": [", ".join(circle) for circle in of_modules],
     }
 
 
@@ -172,8 +192,17 @@ def length_figures(sources: list[Source]) -> dict[str, Any]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
     ]
     files = [(s.lines, s.path) for s in sources]
-    long = {f"files over {LONG_FILE} lines": sum(lines > LONG_FILE for lines, _ in files)}
-    return spread("functions", functions) | spread("files", files) | long
+    figures = spread("functions", functions) | spread("files", files)
+    for most in LONG_FILES:
+        over = [path for lines, path in files if lines > most]
+        figures |= {f"files over {most} lines": len(over), f"files over {most} lines at": over}
+    return figures
+
+
+def files_naming(parameter: str, root: Path) -> list[str]:
+    """Return the files that name a job parameter, also as a part of a name: `max_clip_skip`."""
+    word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(parameter)}(?![A-Za-z0-9])")
+    return [source.path for source in read_sources(root) if word.search(source.text)]
 
 
 def names_used_twice(sources: list[Source]) -> dict[str, dict[str, list[str]]]:
@@ -198,10 +227,16 @@ def measure(root: Path) -> dict[str, Any]:
     sources = read_sources(root)
     modules = module_graph(sources)
     report: dict[str, Any] = {}
+    trees = {source.name: source.tree for source in sources}
     for folder in FOLDERS:
-        own = [source for source in sources if source.folder == folder]
-        report[folder] = arrows_of(root, folder, modules)
+        own, dotted = [each for each in sources if each.lies_in(folder)], folder.replace("/", ".")
+        chain = longest_chain(trees, dotted)
+        report[folder] = arrows_of(root, dotted, modules)
         report[folder] |= length_figures(own) | docstring_figures([(s.path, s.tree) for s in own])
+        report[folder] |= {
+            "classes in the longest inheritance": len(chain),
+            "classes in the longest inheritance at": " <- ".join(chain),
+        }
     report["total"] = length_figures(sources)
     report["total"] |= docstring_figures([(s.path, s.tree) for s in sources])
     return report | {"used twice": names_used_twice(sources)}
@@ -220,7 +255,10 @@ def table(report: dict[str, Any]) -> Iterator[str]:
     for folder in FOLDERS:
         for kind in ("functions", "files"):
             yield f"{folder}, longest of {kind}: {report[folder][f'{kind}, longest at']}"
-        yield from (f"{folder}, {place}" for place in report[folder]["places"])
+        chain = report[folder]["classes in the longest inheritance at"]
+        yield f"{folder}, longest inheritance: {chain or 'none'}"
+        for kind in ("arrows back up", "circles of packages", "circles of modules"):
+            yield from (f"{folder}, {kind}: {place}" for place in report[folder][f"{kind} at"])
     for kind, names in report["used twice"].items():
         yield f"{kind} whose name is used twice: {len(names)}"
         yield from (f"  {name}: {', '.join(places)}" for name, places in names.items())
@@ -230,17 +268,24 @@ def main() -> None:
     """Print the report."""
     parser = argparse.ArgumentParser(description="Report the structure of the code.")
     parser.add_argument("--json", action="store_true", help="print the line of JSON only")
-    parser.add_argument("--verbose", action="store_true", help="list the docstrings without a verb")
+    parser.add_argument("--verbose", action="store_true", help="list docstrings without a verb")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
+    parser.add_argument("--parameter", metavar="NAME", help="list the files that name a parameter")
     options = parser.parse_args()
     report = measure(options.root)
+    if options.parameter:
+        report["parameter"] = {options.parameter: files_naming(options.parameter, options.root)}
     if not options.json:
         print(*table(report), sep="\n")
-    verbless = report["total"]["verbless"]
+        for name, files in report.get("parameter", {}).items():
+            print(f"files that name {name}: {len(files)}", *files, sep="\n  ")
+        if options.verbose:
+            print("docstrings without a verb:", *report["total"]["verbless"], sep="\n  ")
+            bare = report["total"]["verbless attributes"]
+            print("attribute docstrings without a verb:", *bare, sep="\n  ")
     for figures in report.values():
         figures.pop("verbless", None)
-    if options.verbose and not options.json:
-        print("docstrings without a verb:", *verbless, sep="\n  ")
+        figures.pop("verbless attributes", None)
     print(json.dumps(report))
 
 

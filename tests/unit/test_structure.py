@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tools.docstrings import Verb, first_sentence, verb_of
-from tools.structure import measure
+from tools.structure import files_naming, measure
 
 ORDER = """
 [[tool.importlinter.contracts]]
@@ -74,9 +74,56 @@ def test_arrows_against_the_declared_order_lead_back_up(tmp_path: Path) -> None:
     }
     found = report(tmp_path, files)
     assert found["shared"]["arrows back up"] == 1
-    assert found["shared"]["places"][0] == "bottom -> left leads back up"
+    assert found["shared"]["arrows back up at"] == ["bottom -> left"]
     assert found["shared"]["packages without a layer"] == 1
     assert found["worker"]["arrows back up"] is None
+
+
+def test_the_engine_is_a_folder_of_its_own_and_a_package_of_the_worker(tmp_path: Path) -> None:
+    files = {
+        "pyproject.toml": ORDER.replace("imagefleet.shared", "imagefleet.worker.engine"),
+        "worker/jobs.py": "from worker.engine.top.a import A\n",
+        "worker/engine/top/a.py": "from worker.engine.bottom import B\n",
+        "worker/engine/bottom.py": "from worker import jobs\n",
+    }
+    found = report(tmp_path, files)
+    assert (found["worker"]["packages"], found["worker"]["arrows"]) == (2, 2)
+    assert found["worker"]["circles of packages"] == 1
+    assert found["worker"]["packages without a layer"] is None
+    engine = found["worker/engine"]
+    assert (engine["packages"], engine["arrows"], engine["files"]) == (2, 1, 2)
+    assert (engine["circles of packages"], engine["packages without a layer"]) == (0, 0)
+    assert engine["arrows of one import at"] == [
+        "top -> bottom (worker.engine.top.a imports worker.engine.bottom)"
+    ]
+
+
+def test_the_longest_inheritance_leaves_errors_and_shared_bases_out(tmp_path: Path) -> None:
+    files = {
+        "shared/settings/settings.py": "class Settings(BaseSettings): ...\n",
+        "shared/errors.py": (
+            "class Broken(Exception): ...\nclass Torn(Broken): ...\nclass Holed(Torn): ...\n"
+        ),
+        "worker/a.py": (
+            "from imagefleet.shared.settings.settings import Settings as Base\n"
+            "class A(Base): ...\nclass B(A): ...\n"
+        ),
+        "worker/engine/b.py": "from worker import a\nclass C(a.B, Generic[T]): ...\n",
+    }
+    found = report(tmp_path, files)
+    figure = "classes in the longest inheritance"
+    assert [found[each][figure] for each in ("shared", "worker", "worker/engine")] == [0, 3, 3]
+    assert found["worker"][f"{figure} at"] == "worker.a.A <- worker.a.B <- worker.engine.b.C"
+
+
+def test_files_that_name_a_parameter_are_found(tmp_path: Path) -> None:
+    files = {
+        "worker/a.py": "max_seed = 1\n",
+        "worker/b.py": "seeds = 1\n",
+        "shared/c.py": "# seed\n",
+    }
+    report(tmp_path, files)
+    assert files_naming("seed", tmp_path) == ["shared/c.py", "worker/a.py"]
 
 
 def test_lengths_leave_decorators_out_and_name_the_longest(tmp_path: Path) -> None:
@@ -151,9 +198,11 @@ def printed(root: Path, *options: str) -> list[str]:
 
 def test_the_last_line_printed_is_the_report_as_json(tmp_path: Path) -> None:
     files = {"shared/a.py": "import shared.b\n", "shared/b.py": '"""Words."""\n'}
+    files["shared/c.py"] = 'size = 1\n"""Bytes."""\n'
     expected = report(tmp_path, files)
     lines = printed(tmp_path, "--verbose")
     assert json.loads(lines[-1])["shared"]["arrows"] == expected["shared"]["arrows"] == 1
     assert "  shared/b.py:1 module: Words." in lines
+    assert "  shared/c.py:2 size: Bytes." in lines
     assert any("no order declared" in line for line in lines)
     assert printed(tmp_path, "--json") == lines[-1:]

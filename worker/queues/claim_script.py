@@ -26,7 +26,7 @@ _NO_PAUSE_WORKERS: Final = 8
 
 
 @dataclass(kw_only=True)
-class _Kind:
+class _ClaimKind:
     """A claim is for jobs or for shards. Each kind has its own pauses and takes its own turns."""
 
     pause_per_worker_s: float
@@ -51,8 +51,8 @@ class ClaimScript:
             known_queues_key(namespace),
             weights_key(namespace),
         ]
-        self._jobs = _Kind(pause_per_worker_s=0.004, max_pause_s=1.0)
-        self._shards = _Kind(pause_per_worker_s=0.02, max_pause_s=5.0)
+        self._jobs = _ClaimKind(pause_per_worker_s=0.004, max_pause_s=1.0)
+        self._shards = _ClaimKind(pause_per_worker_s=0.02, max_pause_s=5.0)
         self._paused_until: dict[frozenset[str], float] = {}
         """Queues that were empty are not looked at before this time (monotonic)."""
         parts = ("known_queues", "fair_queueing", "step_affinity", "claim")
