@@ -43,13 +43,13 @@ class DryRun:
     images: int
     shards: int
     input_images: int
-    """Rows that start from an image."""
+    """It counts the rows that start from an image."""
     input_latents: int
     """Rows that go on with latents."""
     duplicates: int
     rejected: int
     rejected_rows: tuple[Mapping[str, object], ...]
-    """The first of them: row, field, value, reason."""
+    """The first of them are listed: row, field, value, reason."""
     is_planned: bool
     """Whether the destination holds this plan already, so that the run would resume it."""
     workers: int
@@ -58,10 +58,11 @@ class DryRun:
     """Estimated time if these workers do nothing else. None: see `seconds_unknown`."""
     seconds_unknown: str | None
     size: int | None
-    """Estimated bytes of all images, by the latest files of the workers. None: see `size_limit`."""
+    """It estimates the bytes of all images by the latest files of the workers. None: see
+    `size_limit`."""
     size_limit: int | None
-    """Bytes of the pixels without compression. None before a worker has announced the size of the
-    model's images."""
+    """It counts the bytes of the pixels without compression. None before a worker has announced the
+    size of the model's images."""
 
 
 def dry_run(

@@ -22,7 +22,8 @@ _ADDRESS: Final = re.compile(
 )
 _DEFAULT_SPLIT: Final = "train"
 _FILE: Final = re.compile(r"(zip://[^:]*::)?hf://datasets/([^@:]+)@[^:]+")
-"""The path of a file of a dataset, perhaps in an archive. The second group is ORG/NAME."""
+"""It matches the path of a file of a dataset, perhaps in an archive. The second group is ORG/NAME.
+"""
 
 
 def open_hub_dataset(url: str) -> Table:

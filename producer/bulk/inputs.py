@@ -38,7 +38,8 @@ class InputNames(tuple[str, ...]):
 
 
 Rows = str | Path | InputNames | Iterable[str | Path | Mapping[str, Any]]
-"""A name as in `InputNames`, paths, or an iterable of rows, such as a Hugging Face dataset."""
+"""The rows are a name as in `InputNames`, paths, or an iterable of rows, such as a Hugging Face
+dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from imagefleet.shared.text.printable import counted, mask_credentials, printabl
 _WINDOW_S: Final = 60.0
 """Rates are averages over the last minute. Without a terminal a line is printed as often."""
 _NEWS_S: Final = 10.0
-"""Minimum seconds between two lines without a terminal."""
+"""Without a terminal, two lines are at least this many seconds apart."""
 
 
 class Rates:

@@ -25,7 +25,7 @@ from imagefleet.shared.text.printable import mask_credentials
 
 _BATCH_ROWS: Final = 1_000
 _MAX_SHOWN_CHARS: Final = 60
-"""Maximum characters of a wrong value in an error."""
+"""An error shows at most this many characters of a wrong value."""
 _MAX_MASKED_CHARS: Final = 300
 """Characters of a wrong value in which credentials are looked for. At worst the search takes the
 cube of their number, and a stranger may have written them."""

@@ -72,7 +72,7 @@ class VerifyReport:
     regenerated: int
     """Their images, which were compared."""
     max_difference: int
-    """Largest difference of a regenerated image in levels, of 255."""
+    """No regenerated image differs by more levels, of 255."""
     problems: tuple[Problem, ...]
 
     @property
@@ -107,10 +107,10 @@ class _Verification:
         self._store = store
         self._problems: list[Problem] = []
         self._intact: list[ShardPlan] = []
-        """Shards without a problem."""
+        """These shards have no problem."""
         self._finished: set[str] = set()
         self._files: set[str] = set()
-        """Keys in commit markers."""
+        """Commit markers name these keys."""
         self._present = self._failed = self._max_difference = 0
         self._regenerated_rows = self._regenerated = 0
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 from imagefleet.shared.bulk.plan import Plan, ShardRow
 
 _CHOSEN_PARAMETERS: Final = ("num_inference_steps", "guidance_scale", "scheduler")
-"""Parameters that all metadata hold. Where neither the row nor the run sets one, the model does."""
+"""All metadata hold these parameters. Where neither the row nor the run sets one, the model does.
+"""
 
 
 def wrong_rows(

@@ -18,7 +18,7 @@ class JobFilter:
     tenant: str | None
     """'' stands for the jobs without a tenant."""
     since: float | None
-    """Unix seconds."""
+    """It is a time in Unix seconds."""
 
     @classmethod
     def parse(

@@ -45,7 +45,7 @@ class EntryParser:
             )
         self._common = without_missing(common)
         self._common_keys: dict[tuple[str, str | None], str] = {}
-        """Keys of uploaded images of `common`, by field and model."""
+        """Uploaded images of `common` have these keys, by field and model."""
         self._uploader = uploader
         self._several = several
 

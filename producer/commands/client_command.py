@@ -20,7 +20,7 @@ from imagefleet.shared.redis_client.connection import translate_errors
 from imagefleet.shared.text.printable import mask_credentials
 
 _EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
-"""The exit code that shells report for a command that SIGINT ended."""
+"""Shells report this exit code for a command that SIGINT ended."""
 
 
 def client_command(command: Callable[..., None]) -> click.Command:

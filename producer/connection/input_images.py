@@ -24,7 +24,8 @@ NOT_YET_UPLOADED: Final = input_key("0" * 64, "png")
 """It stands for the key of an image while the other parameters are checked."""
 _PATH_BEGINNINGS: Final = ("/", "./", "../", "~")
 _EXTENSIONS: Final = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpg"}
-"""The first bytes of a file, and its extension. WebP begins with RIFF, a length and WEBP."""
+"""A file that begins with these bytes gets this extension. WebP begins with RIFF, a length and
+WEBP."""
 _CONTENT_TYPES: Final = {
     "png": "image/png",
     "jpg": "image/jpeg",

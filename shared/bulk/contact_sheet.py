@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _CELL: Final = 192
-"""Pixels per side. Smaller images are enlarged to this size without smoothing."""
+"""A cell has this many pixels per side. Smaller images are enlarged to this size without smoothing.
+"""
 _GAP: Final = 16
 _CAPTION_LINES: Final = 3
 _LINE_HEIGHT: Final = 17

@@ -27,14 +27,14 @@ CONTACT_SHEET: Final = "contact-sheet.png"
 EXTENSION: Final = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}
 FOLDER_METADATA: Final = "metadata.jsonl"
 CHECKPOINTS: Final = "parts/"
-"""The beginning of the keys of all checkpoints."""
+"""The keys of all checkpoints begin with this."""
 FAILED_ROWS: Final = ".failed.jsonl"
 """The end of the key of a checkpoint that lists failed rows."""
 MAX_ROWS: Final = 10**9
 """A sample key has nine digits for the row number."""
 MAX_TEXT_BYTES: Final = 256 << 20
-"""Largest plan, row file, commit marker or list of failures. Producers write no larger ones, and
-workers, which may be sent to a store of any producer, read none."""
+"""No plan, row file, commit marker or list of failures is larger. Producers write no larger ones,
+and workers, which may be sent to a store of any producer, read none."""
 MAX_BINARY_BYTES: Final = 2 << 30
 """Largest archive or image that is read into memory. The worker makes the samples of a larger
 archive again."""

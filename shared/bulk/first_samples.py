@@ -21,7 +21,7 @@ from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.storage import ObjectStore
 
 _READ_AHEAD: Final = 1 << 20
-"""Bytes of one request: some images of 512x512."""
+"""One request reads this many bytes: some images of 512x512."""
 _MAX_SAMPLE_BYTES: Final = 64 << 20
 """Largest image or text that is read for the sheet."""
 

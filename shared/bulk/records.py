@@ -72,18 +72,18 @@ class RunStatus(Model):
     samples: int
     """Images that the plan asks for."""
     images: int
-    """Samples generated so far, with those of unfinished shards. The number falls when a worker
-    dies, because samples without a checkpoint are generated again."""
+    """It counts the samples generated so far, with those of unfinished shards. The number falls
+    when a worker dies, because samples without a checkpoint are generated again."""
     failed_images: int
     """Samples that could not be generated."""
     shards_by_state: dict[State, int]
     failures_by_reason: dict[str, int]
-    """Those samples by the code of their error."""
+    """It counts those samples by the code of their error."""
     images_by_worker: dict[str, int]
     """Samples that each worker generated since the run was started or resumed. Lost samples count
     here."""
     max_failures: int | None
-    """Failed samples at which the run stops. None: never."""
+    """The run stops at this many failed samples. None: never."""
     priority: int
     started_at: float
     resumed_at: float | None = None

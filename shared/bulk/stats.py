@@ -15,9 +15,9 @@ class ShardFile(Model):
 
     key: str
     sha256: str
-    """Hexadecimal."""
+    """The digest of the file is hexadecimal."""
     size: int
-    """Bytes."""
+    """It counts the bytes of the file."""
 
 
 class RowFailure(Model):
@@ -26,7 +26,7 @@ class RowFailure(Model):
     row: int
     samples: int
     code: str
-    """Error code of `shared.errors`."""
+    """It is the code of an error in `shared.errors`."""
     message: str
 
 
@@ -35,14 +35,14 @@ class ShardStats(Model):
 
     shard: str
     plan_sha256: str
-    """Digest of the shard's row file."""
+    """It is the digest of the shard's row file."""
     model: str
     model_digest: str
     samples: int
     """Samples that exist, without the failed ones."""
     failures: tuple[RowFailure, ...] = ()
     files: tuple[ShardFile, ...]
-    """All files with the metadata file, without this one."""
+    """They are all files with the metadata file, without this one."""
 
     @property
     def failed(self) -> int:
@@ -64,7 +64,7 @@ class RunStats(Model):
     """The summary of a whole dataset, `stats.json`."""
 
     work: str
-    """`Plan.dataset_digest`."""
+    """It is the `Plan.dataset_digest`."""
     model: str
     model_digest: str
     rows: int
@@ -75,7 +75,7 @@ class RunStats(Model):
     failed_samples: int
     failures_by_reason: dict[str, int]
     size: int
-    """Bytes in all files of the shards."""
+    """It counts the bytes of the file."""
 
     @classmethod
     def of(cls, plan: Plan, shards: Iterable[ShardStats]) -> "RunStats":

@@ -51,8 +51,8 @@ _DATA_FILES: Final = {
     BulkFormat.PARQUET: ("[0-9]*.parquet",),
     BulkFormat.FILES: ("[0-9]*/*.{extension}", f"[0-9]*/{FOLDER_METADATA}"),
 }
-"""Files of the card's `train` split. In a folder, `datasets` chooses its reader by the extensions,
-so the text files beside the images are left out."""
+"""The card's `train` split has these files. In a folder, `datasets` chooses its reader by the
+extensions, so the text files beside the images are left out."""
 
 
 def write_summary(store: ObjectStore, plan: Plan) -> RunStats:

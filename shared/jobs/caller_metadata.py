@@ -5,7 +5,8 @@ from typing import Any, Final
 
 MAX_METADATA_BYTES: Final = 4_096
 MAX_METADATA_DEPTH: Final = 32
-"""Lists and mappings inside each other. Parsers of JSON stop at 200 levels, some earlier."""
+"""At most this many lists and mappings lie inside each other. Parsers of JSON stop at 200 levels,
+some earlier."""
 
 
 def check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:

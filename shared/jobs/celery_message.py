@@ -34,8 +34,8 @@ _TRACE_PARENT: Final = "traceparent"
 https://www.w3.org/TR/trace-context/#traceparent-header"""
 _TRACE_PARENT_FORM: Final = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 NO_PROMPTS_IN_LOGS = ""
-"""`argsrepr` and `kwargsrepr`. Celery would fill them with the prompt, which it would then log, and
-which every message would contain twice."""
+"""Messages have this text as `argsrepr` and `kwargsrepr`. Celery would fill them with the prompt,
+which it would then log, and which every message would contain twice."""
 
 
 def job_message(

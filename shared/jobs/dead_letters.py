@@ -43,7 +43,7 @@ _OTHER_REQUEST: Final = "other"
 """What `dead_letter_redrive.lua` returns if the request of the job has changed meanwhile."""
 _MAX_LETTERS: Final = 10_000
 MAX_LETTER_BYTES: Final = 256_000_000
-"""Default for the bytes of all dead letters together."""
+"""By default all dead letters together have at most this many bytes."""
 MAX_MESSAGE_BYTES: Final = 160_000
 """Length of the longest message that is kept whole. The message of a job with the longest prompts
 and addresses has 138,000 bytes."""
@@ -60,10 +60,10 @@ class DeadLetter(Model):
     job_id: str | None
     """None if the message names no job."""
     code: str
-    """The code of an error in `shared.errors`."""
+    """It is the code of an error in `shared.errors`."""
     reason: str
     at: float
-    """Unix seconds."""
+    """It is a time in Unix seconds."""
     deliveries: int
     """Workers, or attempts, that the message had."""
     list_key: str

@@ -7,16 +7,17 @@ class DefaultStrengths(NamedTuple):
     """The `strength` of jobs that name none, by what they start from."""
 
     image: float | None
-    """Of jobs with an `image` alone. None: the model takes neither `strength` nor `mask_image`."""
+    """It holds for jobs with an `image` alone. None: the model takes neither `strength` nor
+    `mask_image`."""
     mask: float | None
-    """Of jobs with a `mask_image`, too."""
+    """It holds for jobs with a `mask_image`, too."""
 
 
 STABLE_DIFFUSION: Final = DefaultStrengths(image=0.8, mask=1.0)
-"""The defaults of diffusers' pipelines of Stable Diffusion 1 and 2."""
+"""These are the defaults of diffusers' pipelines of Stable Diffusion 1 and 2."""
 STABLE_DIFFUSION_XL: Final = DefaultStrengths(image=0.3, mask=0.9999)
-"""The same of SDXL."""
+"""These are the defaults of diffusers' pipelines of SDXL."""
 FORMER_STRENGTH: Final = 0.8
-"""The default of releases before 0.2.0, for every model. Samples of their datasets stay valid."""
+"""Releases before 0.2.0 had this default for every model. Samples of their datasets stay valid."""
 NO_STRENGTH: Final = DefaultStrengths(image=None, mask=None)
 """Of a model that takes neither `strength` nor `mask_image`."""

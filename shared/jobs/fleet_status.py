@@ -33,7 +33,8 @@ _HEADS_AT_ONCE: Final = 256
 """Those of them in one call of the script, which holds up the other clients."""
 _BULK: Final = "bulk."
 _MAX_DIGITS: Final = 19
-"""Digits of the largest number that Redis counts to. A longer one is no count of ours."""
+"""The largest number that Redis counts to has this many digits. A longer one is no count of ours.
+"""
 
 
 class QueueStatus(Model):
@@ -48,9 +49,10 @@ class QueueStatus(Model):
     waiting: int
     """Messages in Redis that no worker has claimed."""
     tenants: int
-    """Tenants with a waiting message, jobs without a tenant counted as one."""
+    """It counts the tenants with a waiting message; jobs without a tenant count as one."""
     oldest_s: float | None
-    """Seconds since the submission of the oldest job at the head of a list. None: unknown."""
+    """It counts the seconds since the submission of the oldest job at the head of a list. None:
+    unknown."""
 
 
 class FleetStatus(Model):
@@ -60,7 +62,7 @@ class FleetStatus(Model):
     queues: tuple[QueueStatus, ...]
     """Queues in which something waits, by model and shape."""
     waiting: int
-    """Messages in all queues."""
+    """It counts the messages in all queues."""
     in_flight: int
     """Messages that workers hold. Together with `waiting` this is the work of the fleet."""
     in_flight_shards: int

@@ -29,7 +29,7 @@ class KeepTime:
     key: str
     """The sorted set of the store that holds them."""
     seconds: float | None
-    """None: for ever."""
+    """None means for ever."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,4 +70,4 @@ LoraScale = tuple[
 LoraScales = Annotated[
     tuple[LoraScale, ...], BeforeValidator(parse_pairs), AfterValidator(_check_names)
 ]
-"""Name and scale of each LoRA."""
+"""It holds name and scale of each LoRA."""

@@ -30,11 +30,11 @@ class MessageOrigin:
 
     job_id: str
     arguments: object
-    """Keyword arguments of the task. They may be anything."""
+    """They are the keyword arguments of the task. They may be anything."""
     recorded: bool
     """Whether the message was stored together with the record of its job."""
     request_sha1: str
-    """SHA-1 of the request in that record. Empty: not known."""
+    """It is the SHA-1 of the request in that record. Empty: not known."""
 
     @classmethod
     def parse(cls, message: str) -> Self | None:

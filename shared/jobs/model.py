@@ -7,7 +7,7 @@ import re
 import uuid
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from pydantic import (
     AfterValidator,
@@ -19,14 +19,10 @@ from pydantic import (
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.text.printable import printable
 
-if TYPE_CHECKING:
-    pass
-
 JOB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
-
 MAX_ERROR_CHARACTERS: Final = 2_000
-"""Length of an error's message in a record, and of a reason in a dead letter."""
+"""The message of an error in a record, or of a dead letter, has at most this many characters."""
 
 
 class State(StrEnum):
@@ -50,8 +46,8 @@ TRANSITIONS: Final = MappingProxyType(
         State.CANCELLED: frozenset[State](),
     }
 )
-"""Allowed transitions. RUNNING to RUNNING is a new attempt after a worker died. RUNNING to QUEUED
-is a requeue or a retry."""
+"""Each state allows these transitions. RUNNING to RUNNING is a new attempt after a worker died.
+RUNNING to QUEUED is a requeue or a retry."""
 
 TERMINAL: Final = frozenset(state for state, targets in TRANSITIONS.items() if not targets)
 

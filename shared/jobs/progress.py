@@ -39,7 +39,7 @@ class ProgressReport:
     job_id: str
     attempt: str
     step: int
-    """Denoising steps done, of `steps`."""
+    """It counts the denoising steps done, of `steps`."""
     steps: int
     callback: Callback | None = None
     preview: str = ""

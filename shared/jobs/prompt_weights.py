@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 MAX_WEIGHT: Final = 10.0
 MAX_OPEN_BRACKETS: Final = 25
-"""As many round brackets exceed the largest weight. The time that a prompt takes grows with
-them."""
+"""The weight within this many round brackets exceeds the largest weight. The time that a prompt
+takes grows with them."""
 _ROUND_FACTOR: Final = 1.1
 _SQUARE_FACTOR: Final = 1 / 1.1
 _PARTS: Final = re.compile(

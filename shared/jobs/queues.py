@@ -14,7 +14,7 @@ NATIVE_SHAPE = "native"
 PRIORITY_STEPS = (0, 3, 6, 9)
 """The default of kombu's `priority_steps`; 0 is served first."""
 _SEPARATOR = "\x06\x16"
-"""The default of kombu's `sep` between queue and priority."""
+"""It is kombu's default `sep` between queue and priority."""
 _TENANT_SEPARATOR = "@"
 """It occurs in no name of a model, shape, LoRA or tenant."""
 _LORA_SEPARATOR = "&"

@@ -34,7 +34,7 @@ class _StoredJob(NamedTuple):
 
     id: str
     stored: str
-    """The request in its record."""
+    """It is the request in its record."""
     request: JobRequest
 
 

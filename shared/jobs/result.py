@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 LATENTS: Final = "safetensors"
-"""The format of latents."""
+"""Latents have this format."""
 _DIGESTS: Final = TypeAdapter(tuple[str | None, ...])
 
 
@@ -47,27 +47,28 @@ class ImageResult(Model):
     """
 
     index: int
-    """0 to num_images_per_prompt - 1."""
+    """It goes from 0 to num_images_per_prompt - 1."""
     key: str
-    """The object's name in the store: `jobs/<job id>/<index>.png`."""
+    """It is the object's name in the store: `jobs/<job id>/<index>.png`."""
     url: str
-    """The store's URL and the key, as in `s3://bucket/jobs/<job id>/0.png`. No web address; see
-    `presigned_url`."""
+    """It is the store's URL and the key, as in `s3://bucket/jobs/<job id>/0.png`. No web address;
+    see `presigned_url`."""
     seed: int
     sha256: str
-    """Digest of the file. It differs between two jobs, because the file holds the job's id."""
+    """It is the digest of the file. It differs between two jobs, because the file holds the job's
+    id."""
     pixel_sha256: str | None = None
     """Digest of the RGB pixels before they were encoded, row by row with one byte per value. The
     same for the same image of any job. None: a worker of release 0.1.0, or latents."""
     size: int
-    """Bytes."""
+    """It counts the bytes of the file."""
     height: int
     """Pixels, as `width`; of latents those of the image that they become."""
     width: int
     format: ImageFormat | Literal["safetensors"]
-    """`safetensors`: the latents of a job with `denoising_end`."""
+    """`safetensors` stands for the latents of a job with `denoising_end`."""
     nsfw: bool = False
-    """Whether the model's safety checker flagged the image. A flagged image is black."""
+    """It says whether the model's safety checker flagged the image. A flagged image is black."""
     _access: _StoreAccess = PrivateAttr(default_factory=_StoreAccess)
 
     @property
@@ -145,7 +146,7 @@ class UsedLora(Model):
 
     name: str
     digest: str
-    """`sha256:…` of its file."""
+    """It is `sha256:…` of its file."""
     scale: float
 
 
@@ -159,7 +160,7 @@ class JobResult(Model):
     """The LoRA that the job chose."""
     worker: str
     timings: dict[str, float]
-    """Seconds: `waited`, `denoise` (of its batch), `encode`, `upload`."""
+    """They are seconds: `waited`, `denoise` (of its batch), `encode`, `upload`."""
 
     def record_fields(self) -> dict[str, str]:
         """Return the fields of the job's record.

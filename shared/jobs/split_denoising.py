@@ -13,7 +13,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.model import ImageFormat
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0, allow_inf_nan=False)]
-"""A share of the steps, above none and below all."""
+"""A share of the steps is above none and below all."""
 SPLIT_FIELDS: Final = ("latents", "denoising_start", "denoising_end")
 
 

@@ -40,10 +40,10 @@ class JobStatus(Model):
     started_at: float | None = None
     finished_at: float | None = None
     step: int = 0
-    """Denoising steps done, the mean over the images of the job. It is up to two seconds old, in
-    fleets of eight workers or more up to four."""
+    """It counts the denoising steps done: the mean over the images of the job. It is up to two
+    seconds old, in fleets of eight workers or more up to four."""
     steps: int = 0
-    """Denoising steps of each image; 0 before the first start."""
+    """It counts the denoising steps of each image; 0 before the first start."""
     deliveries: int = 0
     """How often a worker took the job. More than 1 mostly means that workers died."""
     retries: int = 0

@@ -28,7 +28,7 @@ class TenantStatus(Model):
 
     tenant: str
     waiting: int
-    """Jobs in the tenant's queues."""
+    """It counts the jobs in the tenant's queues."""
     weight: float = 1.0
     """Images the tenant gets for each image of a tenant with weight 1, while both wait."""
     limit: int | None = None

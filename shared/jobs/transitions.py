@@ -57,17 +57,17 @@ class Acknowledgement:
     """
 
     claims: str
-    """Key of the worker's claims."""
+    """It is the key of the worker's claims."""
     deliveries: str
-    """Key of the delivery counts."""
+    """It is the key of the delivery counts."""
     tag: str
-    """The claim of the message."""
+    """It is the claim of the message."""
     result_key: str = ""
     """Where Celery keeps the result of the task."""
     result: str = ""
     """The result in Celery's form; empty if Celery stores none."""
     keep_result_s: int = 0
-    """Seconds; 0: for ever."""
+    """Redis keeps the result for this many seconds; 0 means for ever."""
 
     def add_to(self, keys: list[str], args: list[str | int]) -> None:
         """Add what transition.lua needs to the keys and arguments of a call without a claim."""

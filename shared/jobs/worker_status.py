@@ -30,21 +30,22 @@ class WorkerStatus(Model):
     model_config = ConfigDict(extra="ignore", frozen=True)  # newer workers may say more
 
     worker: str
-    """Host, process id and a random part. Results, claims and leases name the worker so."""
+    """The name has host, process id and a random part. Results, claims and leases name the worker
+    so."""
     state: WorkerState
     version: str = ""
     model: str = ""
     shapes: tuple[str, ...] = ()
     devices: str = ""
-    """Their number and kind, as in `8 x TPU v5 lite`."""
+    """It says their number and kind, as in `8 x TPU v5 lite`."""
     capacity: int = 0
-    """Images in a full batch."""
+    """It counts the images of a full batch."""
     claims: int = 0
     """Messages that it has claimed and not acknowledged. `FleetReader` counts them anew."""
     shards: int = 0
     """Those of them that are shards of datasets."""
     images: int = 0
-    """Images since the start."""
+    """It counts the images since the start."""
     images_per_s: float = 0.0
     batch_fill: float | None = None
     """Share of the slots that were used. None: no batch began."""
@@ -58,9 +59,9 @@ class WorkerStatus(Model):
     busy: float = 0.0
     """Share of the time during which a batch was on the devices."""
     last_error: str = ""
-    """The latest error line of its log since the start."""
+    """It is the latest error line of its log since the start."""
     started_at: float = 0.0
-    """Unix seconds, by the clock of the worker's host."""
+    """It is a time in Unix seconds, by the clock of the worker's host."""
     lease_left_s: float | None = None
     """Seconds until the lease expires unless it is renewed; negative if it has expired."""
 

@@ -34,9 +34,9 @@ class StoredObject:
     key: str
     url: str
     sha256: str
-    """Hexadecimal."""
+    """The digest is hexadecimal."""
     size: int
-    """Bytes."""
+    """It counts the bytes of the object."""
 
 
 def always() -> bool:
@@ -51,7 +51,7 @@ class ObjectStore(Protocol):
     """
 
     url: str
-    """The URL of the root, ending in '/', without credentials. An object's URL is this + key."""
+    """The URL of the root ends in '/' and has no credentials. An object's URL is this + key."""
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
         """Store `data` whole or not at all. An object with this key is replaced."""

@@ -28,11 +28,14 @@ class Place(Enum):
     """A store keeps its objects in one of these places. It says who else can open the store."""
 
     BUCKET = "bucket"
-    """A bucket on a server. Every host can open it; datasets are read from it and written to it."""
+    """The objects lie in a bucket on a server. Every host can open it; datasets are read from it
+    and written to it."""
     FOLDER = "folder"
-    """A folder of this host, or one that several hosts mount; the same holds for datasets."""
+    """The objects lie in a folder of this host, or in one that several hosts mount; the same holds
+    for datasets."""
     PROCESS = "process"
-    """The memory of this process. No other process can open it, so no dataset lies there."""
+    """The objects lie in the memory of this process. No other process can open it, so no dataset
+    lies there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +43,7 @@ class Scheme:
     """A scheme is the part of an address before `://`. It stands for one kind of store."""
 
     name: str
-    """The scheme, without `://`."""
+    """It stands without `://`."""
     place: Place
     examples: tuple[str, ...] = ()
     """Addresses look like these. The first example is the usual form."""

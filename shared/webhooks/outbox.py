@@ -49,7 +49,8 @@ log = logging.getLogger(__name__)
 NO_RECEIVERS: Final[Mapping[str, int]] = MappingProxyType({})
 
 _MAX_LOGGED: Final = 50
-"""Delivery attempts logged per job. The schedule has twelve for each of its events."""
+"""The log of a job has at most this many delivery attempts. The schedule has twelve for each of its
+events."""
 _MAX_GIVEN_UP: Final = 10_000
 _UNLIMITED: Final = 1_000_000
 PERMITS: Final = 8
@@ -70,7 +71,8 @@ _OVERDUE: Final = DeliveryOutcome(
 _PROMPT_MS: Final = 2_000
 """A receiver that answers later than this holds a sender so long that none is reserved for it."""
 _ANSWERED_S: Final = 24 * 3600.0
-"""How long an answer counts. Retries of a day's callbacks then still find a reserved sender."""
+"""An answer counts for this many seconds. Retries of a day's callbacks then still find a reserved
+sender."""
 _MAX_ANSWERED: Final = 10_000
 """Receivers that are remembered; anybody may name as many as he likes."""
 _WEEK_S: Final = 7 * 24 * 3600

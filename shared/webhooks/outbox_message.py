@@ -172,11 +172,11 @@ class DeliveryOutcome:
     status: int | None = None
     reason: str = ""
     retry_after_s: float = 0.0
-    """How long the receiver asked to wait (`Retry-After`)."""
+    """The receiver asked to wait this many seconds (`Retry-After`)."""
     ms: int = 0
-    """Duration of the attempt in milliseconds."""
+    """The attempt took this many milliseconds."""
     answer: str = ""
-    """The beginning of what the receiver of a test answered."""
+    """The answer of a test's receiver begins with this."""
 
     @property
     def description(self) -> str:
@@ -188,7 +188,7 @@ class DeliveryAttempt(Model):
     """A delivery attempt is one line of a job's delivery log."""
 
     id: str
-    """Id of the message."""
+    """It is the id of the message."""
     url: str
     attempt: int
     verdict: DeliveryVerdict
@@ -196,7 +196,7 @@ class DeliveryAttempt(Model):
     reason: str
     ms: int
     at: float
-    """Unix seconds."""
+    """It is a time in Unix seconds."""
     answer: str = Field(default="", exclude_if=operator.not_)
     """Only of a test: release 0.1.0 cannot read a line with this field."""
 
@@ -220,4 +220,4 @@ class CallbackEntry(Model):
     url: str
     attempts: int
     last: DeliveryAttempt | None
-    """None before the first attempt, and after `retention_s`."""
+    """It is None before the first attempt, and after `retention_s`."""

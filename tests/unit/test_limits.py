@@ -5,7 +5,14 @@ from collections.abc import Iterator
 
 from tests.support.processes import ROOT
 
-MAX_LINES = {"worker/engine/models/": 450, "tests/": 700, "": 300}
+MAX_LINES = {
+    "worker/settings/worker_settings.py": 400,  # a split would be a chain of parents
+    "shared/webhooks/outbox.py": 400,  # the same
+    "worker/engine/families/": 400,
+    "worker/engine/networks/": 400,
+    "tests/": 700,
+    "": 300,
+}
 """The most lines of a file, by the beginning of its path; the first that fits holds."""
 
 

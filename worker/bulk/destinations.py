@@ -31,9 +31,10 @@ class DestinationPolicy:
     """The endpoints and folders that the operator allows."""
 
     endpoints: frozenset[str]
-    """`scheme://host:port` of S3 servers. AWS and Google Cloud Storage are always allowed."""
+    """These are the `scheme://host:port` of S3 servers. AWS and Google Cloud Storage are always
+    allowed."""
     folders: tuple[Path, ...]
-    """Absolute, without symbolic links. Destinations may lie in them or below."""
+    """They are absolute, without symbolic links. Destinations may lie in them or below."""
     storage_url: str
     """The store of the images of jobs, in whose folders no dataset may lie."""
 

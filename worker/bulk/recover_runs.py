@@ -38,7 +38,7 @@ class RunRecovery:
         self._destinations = destinations
         self._in_progress: set[str] = set()
         self._hanging: set[str] = set()
-        """Runs in progress for longer than `stalled_s`."""
+        """These runs are in progress for longer than `stalled_s`."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="run-recovery", daemon=True)
 

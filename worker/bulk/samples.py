@@ -21,7 +21,7 @@ class Sample:
     image: bytes = field(repr=False)
     extension: str
     document: Mapping[str, Any]
-    """Metadata of the image, with its key, row, SHA-256 and extra columns."""
+    """It is the metadata of the image, with its key, row, SHA-256 and extra columns."""
 
     @property
     def text(self) -> bytes:

@@ -33,10 +33,10 @@ class ShardContext:
     engine: Engine
     encoders: ThreadPoolExecutor
     fetch_image: Callable[[JobRequest, Shape], InitInput | None]
-    """`InputImages.fetch` of this worker."""
+    """It is `InputImages.fetch` of this worker."""
     image_fetchers: ThreadPoolExecutor
     checkpoint_s: float
-    """Seconds between two checkpoints of a shard."""
+    """Two checkpoints of a shard are this many seconds apart."""
     storage_retry_s: float
     """Seconds to retry while the store is unavailable."""
     max_deliveries: int

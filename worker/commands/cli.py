@@ -23,9 +23,9 @@ from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.log_format import use_json
 
 _LOG_LINE: Final = "[%(asctime)s: %(levelname)s/%(processName)s] %(message)s"
-"""As Celery's."""
+"""Celery's own log lines have this format."""
 _PACKAGES: Final = ("celery", "jax", "flax", "numpy", "PIL", "boto3", "tokenizers", "safetensors")
-"""Packages of the extra `worker`."""
+"""The extra `worker` installs these packages."""
 
 
 def _is_missing(package: str) -> bool:

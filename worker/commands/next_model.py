@@ -17,9 +17,9 @@ class WaitingWork:
 
     jobs: int = 0
     oldest_s: float = 0.0
-    """Seconds since the submission of the oldest job."""
+    """It counts the seconds since the submission of the oldest job."""
     shards: int = 0
-    """Shards of datasets."""
+    """It counts the shards of datasets."""
 
 
 @dataclass(frozen=True, kw_only=True)

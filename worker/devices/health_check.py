@@ -50,8 +50,8 @@ class HealthCheck:
         self.checking_devices = False
         """Whether the devices are being checked at this moment."""
         self.storage_failed = False
-        """Whether the store failed its last check. Images that cannot be stored should not be
-        generated."""
+        """It says whether the store failed its last check. Images that cannot be stored should not
+        be generated."""
         self.quarantined = False
         """Whether this worker takes no work because devices or store failed."""
 

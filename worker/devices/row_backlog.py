@@ -19,7 +19,8 @@ from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.queues.claim_types import Claimed
 
 _MIN_BATCHES_AHEAD: Final = 4
-"""Batches of waiting rows. With fewer, the worker wants another shard."""
+"""The worker wants at least this many batches of waiting rows. With fewer, the worker wants another
+shard."""
 _MAX_SHARDS: Final = 3
 """Shards that a worker holds: one on the devices, one behind it, one on its way to the store."""
 _MIN_BACKOFF_S: Final = 1.0

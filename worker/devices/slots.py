@@ -35,7 +35,7 @@ class Work:
 
     def __post_init__(self) -> None:
         self.flagged: set[int] = set()
-        """Indices of the images that the safety checker of the model blacked out."""
+        """The safety checker of the model blacked out the images with these indices."""
         self._images: dict[int, OutputArray] = {}
         self._done: Future[None] = Future()
         self._lock = threading.Lock()

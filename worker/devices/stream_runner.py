@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 _PREVIEW_INTERVAL_S: Final = 2.0
 
 OnSteps = Callable[[Mapping[Slot, int]], None]
-"""Called after each step of a stream, with the steps done by all slots on the devices."""
+"""It is called after each step of a stream, with the steps done by all slots on the devices."""
 OnError = Callable[[Sequence[Slot], BaseException], None]
-"""Called with the slots that an error ended. `SharedSlots` has them, too, unless their job is to
-blame."""
+"""It is called with the slots that an error ended. `SharedSlots` has them, too, unless their job is
+to blame."""
 
 
 class StreamRunner:
@@ -60,9 +60,9 @@ class StreamRunner:
         """
         self.stream: Final = stream
         self.error: BaseException = DeviceError("nothing failed")
-        """The latest failure."""
+        """It is the latest failure."""
         self.step_s = 0.0
-        """Seconds of the latest step; 0 before the first one."""
+        """The latest step took this many seconds; 0 before the first one."""
         self._index, self._shared_slots = index, shared_slots
         self._on_steps, self._on_refused, self._on_delivered = on_steps, on_refused, on_delivered
         self._metrics = stream_metrics

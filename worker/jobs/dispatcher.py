@@ -102,7 +102,7 @@ class Dispatcher:
         self._send_to_pool: SendToPool = lambda request: None
         self._claimed: deque[tuple[Claimed, str]] = deque()  # each with the task of its queue
         self._accepted: dict[str, Claimed] = {}
-        """Claims of the requests between their acceptance by Celery and their end, by tag."""
+        """It holds the claims of requests by tag, from their acceptance by Celery to their end."""
         self._requests: deque[Request] = deque()
         self._waiting: deque[Slot] = deque()
         self._closed = False

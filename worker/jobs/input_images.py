@@ -49,15 +49,15 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 MAX_PIXELS: Final = 40_000_000
 MAX_SIDE: Final = 65_535
-"""Pixels. To resize a side, Pillow computes weights in proportion to it, and holds the GIL."""
+"""Pixels of the longest side. Pillow resizes a side in time that grows with it, under the GIL."""
 _FORMATS: Final = ("PNG", "JPEG", "WEBP")
 _FORMAT_NAMES: Final = ", ".join(_FORMATS)
 _TIMEOUT_S: Final = 30.0
-"""Limit for one image, from the name server to the last byte."""
+"""One image may take this many seconds, from the name server to the last byte."""
 _MAX_DECODING: Final = 2
-"""Images in memory as pixels. Decoding one of the largest takes 305 MB."""
+"""At most this many images are in memory as pixels. Decoding one of the largest takes 305 MB."""
 _GREY_16_BIT_MODES: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-"""Pillow's modes for grey of 16 bits."""
+"""Pillow has these modes for grey of 16 bits."""
 _TRANSIENT_STATUSES: Final = (408, 425, 429)
 """HTTP statuses beside 5xx that may change in a while."""
 _DECODE_ERRORS: Final = (

@@ -27,7 +27,8 @@ class ImageSource:
 
     tenant: str | None
     hosts: frozenset[str]
-    """Host names in lower case, as in the addresses. The fleet's own store is no host."""
+    """The host names are written in lower case, as in the addresses. The fleet's own store is no
+    host."""
 
 
 def image_source(request: object) -> ImageSource | None:

@@ -21,7 +21,7 @@ class CeleryResult:
     key: str
     text: str
     keep_s: int
-    """Seconds; 0: for ever."""
+    """Celery keeps the result for this many seconds; 0 means for ever."""
 
 
 @dataclass(kw_only=True)

@@ -55,8 +55,9 @@ REFUSED_NETWORKS: Final = (
     (ip_network("fe80::/10"), "link-local"),
     (ip_network("ff00::/8"), "multicast"),
 )
-"""Networks of the IANA special-purpose address registries, with the reason. They are listed here
-because `ipaddress.is_global` accepts NAT64 and 6to4, and differs between versions of Python."""
+"""These networks of the IANA special-purpose address registries are refused, with the reason. They
+are listed here because `ipaddress.is_global` accepts NAT64 and 6to4, and differs between versions
+of Python."""
 
 _IPV6_UNICAST: Final = IPv6Network("2000::/3")
 """The part of IPv6 that IANA has allocated for global unicast."""
@@ -67,14 +68,14 @@ class Endpoint:
     """A checked destination of an HTTP request."""
 
     secure: bool
-    """Whether to use TLS."""
+    """It says whether to use TLS."""
     host: str
-    """The host of the URL in ASCII (IDNA), for the Host header and the certificate."""
+    """It is the host of the URL in ASCII (IDNA), for the Host header and the certificate."""
     port: int
     target: str
-    """Path and query, percent-encoded (the request target of RFC 9112)."""
+    """It is path and query, percent-encoded (the request target of RFC 9112)."""
     addresses: tuple[str, ...]
-    """Checked IP addresses, to be tried in this order."""
+    """These IP addresses are checked, and are tried in this order."""
 
     @property
     def authority(self) -> str:

@@ -35,7 +35,7 @@ class HttpResponse:
     status: int
     reason: str
     headers: Mapping[str, str]
-    """Values by lower-case name."""
+    """It holds the values by lower-case name."""
     body: bytes
     complete: bool
     """False if the body was cut short, by the limit, the deadline or the server."""

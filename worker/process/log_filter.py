@@ -10,7 +10,7 @@ from typing import Final
 from imagefleet.shared.text.printable import mask_credentials, printable, printable_lines
 
 _MAX_CHARACTERS: Final = 4_000
-"""Longest message. Celery quotes whole requests."""
+"""A longer message is cut. Celery quotes whole requests."""
 _MAX_TRACEBACK: Final = 20_000
 _FORMATTER: Final = logging.Formatter()
 

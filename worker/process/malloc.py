@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 _M_MMAP_THRESHOLD: Final = -3
-"""The parameter's number in glibc's `malloc.h`."""
+"""The parameter has this number in glibc's `malloc.h`."""
 _LARGE_BYTES: Final = 1 << 22
 
 

@@ -42,7 +42,7 @@ class ClaimScript:
 
     def __init__(self, client: redis.Redis, namespace: str, worker: str) -> None:
         self.number = 0
-        """Number of the latest claim. Its tags begin with it."""
+        """It is the number of the latest claim. Its tags begin with it."""
         self._worker = worker
         self._keys = [
             claims_key(namespace, worker),

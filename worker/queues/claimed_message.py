@@ -69,12 +69,12 @@ class ClaimedMessage(Message):
 
     claimed: Claimed
     due: float | None
-    """Unix seconds; None: at once. The header `eta` is removed: Celery would hold the message until
-    then, and forget it when it reconnects."""
+    """The message is due at this time (Unix seconds); None means at once. The header `eta` is
+    removed: Celery would hold the message until then, and forget it when it reconnects."""
     origin: MessageOrigin
-    """The job that the message names, or the task of a shard."""
+    """It describes the job that the message names, or the task of a shard."""
     task_arguments: dict[str, Any]
-    """The keyword arguments of the task."""
+    """They are the keyword arguments of the task."""
     job_request: JobRequest | ImagefleetError
     """The request of the job, or why it cannot be read. `MessageReceiver` reads it, once."""
 

@@ -58,7 +58,7 @@ class Claims:
         """A message may be postponed for `newer_message_s`."""
         self.worker: Final = worker
         self.lease: Final = Lease(no_retry_client, namespace, worker, lease_s)
-        """The lease on all claims of this worker. `claim` needs one."""
+        """It is the lease on all claims of this worker. `claim` needs one."""
         self.deliveries: Final = deliveries_key(namespace)
         """The hash that counts the deliveries of messages whose workers died."""
         self._later = delayed_key(namespace)

@@ -67,7 +67,7 @@ StoreUrl = Annotated[str, AfterValidator(_check_no_credentials)]
 """The address of a store, in which no credentials stand. `open_store` checks the rest of it."""
 
 PlainHttpUrl = Annotated[str, AfterValidator(_check_plain_http)]
-"""An address http://host/path, without user, query and fragment."""
+"""It is an address http://host/path, without user, query and fragment."""
 
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 """A path in which `~` is the home folder."""

@@ -58,9 +58,9 @@ class ProcessHooks:
     on_lease_lost: Callable[[], None]
     """Called when the lease expired: other workers have the jobs now."""
     on_hang: Callable[[int], None]
-    """Called with the number of a stream whose devices made no step for `watchdog_s`."""
+    """It is called with the number of a stream whose devices made no step for `watchdog_s`."""
     on_devices_failed: Callable[[Sequence[Slot], Sequence[Slot]], None]
-    """Called with the slots on which the devices failed, and the slots that only waited."""
+    """It is called with the slots on which the devices failed, and the slots that only waited."""
     on_drain_requested: Callable[[], None]
     """Called when an operator asks this worker to drain."""
 

@@ -156,7 +156,7 @@ class _Counts:
     """The counters of this process at one moment, or what they grew by."""
 
     at: float
-    """Seconds."""
+    """It is a time in seconds."""
     images: float
     used: float
     padding: float

@@ -27,7 +27,8 @@ _MAX_UNPROVEN: Final = 13
 """Senders of all receivers that have not answered lately. The other three are reserved for those
 that have: there is no end of addresses that nobody answers at."""
 _MAX_SLOW: Final = 4
-"""Senders of all slow receivers together. The others serve receivers that answered or are new."""
+"""All slow receivers together have at most this many senders. The others serve receivers that
+answered or are new."""
 _SLOW_S: Final = 600.0
 """A receiver that did not answer gets one sender only for this long, or until it answers."""
 _HANG_MS: Final = 1_000
@@ -58,9 +59,9 @@ class FreePermits:
     unproven_senders: int
     """Senders that are free for receivers that have not answered lately, slow ones included."""
     busy: Mapping[str, int]
-    """Permits taken, by receiver."""
+    """It counts the permits taken, by receiver."""
     slow: frozenset[str]
-    """The slow receivers."""
+    """These receivers are slow."""
 
 
 class Permit:
@@ -70,7 +71,7 @@ class Permit:
         self.receiver = receiver
         self.kind = kind
         self.address = ""
-        """The network of the latest address that this permit connected to."""
+        """The latest address that this permit connected to is in this network."""
         self._permits = permits
 
     @contextmanager

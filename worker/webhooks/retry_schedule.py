@@ -20,7 +20,8 @@ RETRY_DELAYS_S: Final = (
     17 * _HOUR,
     24 * _HOUR,  # a weekend: 72 h 36 min after the event
 )
-"""Seconds to wait after the first, second, … failed try. The last try follows the last delay."""
+"""A sender waits this many seconds after the first, second, … failed try. The last try follows the
+last delay."""
 
 _MAX_RETRY_AFTER_S: Final = 24 * _HOUR
 _JITTER: Final = 0.2
