@@ -19,9 +19,11 @@ FILES_BESIDE: Final = {
     "adapter_config.json": "transformers would add this adapter of PEFT, which is not done here",
     "processor_config.json": "transformers would read it before preprocessor_config.json",
 }
-"""Files beside a config with which transformers would make another part, and the reason."""
+"""With one of these files beside a config, transformers would make another part. Each has the
+reason."""
 _OF_TRANSFORMERS: Final = ("text_encoder", "safety_checker")
-"""How the folders begin whose weights transformers reads. diffusers reads the others."""
+"""transformers reads the weights of folders whose names begin with these; diffusers reads the
+others."""
 FULL: Final = ""
 HALF: Final = ".fp16"
 """The suffix of weights in half precision, which are read only if some network has no others."""

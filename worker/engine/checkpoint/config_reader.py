@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 SILU_NAMES: Final = ("silu", "swish")
-"""The names of SiLU in diffusers (Elfwing et al. 2017; Ramachandran et al. 2017)."""
+"""diffusers calls SiLU by these names (Elfwing et al. 2017; Ramachandran et al. 2017)."""
 _MISSING: Final = object()
 
 

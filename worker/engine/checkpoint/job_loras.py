@@ -23,23 +23,24 @@ from imagefleet.worker.engine.checkpoint.weights import Params, WeightEntry
 from imagefleet.worker.engine.options.lora_options import JobLora, LoraOption
 
 LORA: Final = "lora"
-"""The key of a layer's factors among its parameters, beside `kernel` and `bias`."""
+"""A layer's factors have this key among its parameters, beside `kernel` and `bias`."""
 Columns = tuple[int, ...]
-"""The number of the LoRA that each column of `down` belongs to. It determines the program, and is
-therefore a key of the tree of parameters."""
+"""For each column of `down`, it has the number of the LoRA that the column belongs to. It
+determines the program, and is therefore a key of the tree of parameters."""
 
 
 class StackedFactors(NamedTuple):
     """The factors of all LoRA of a layer, side by side."""
 
     down: Any
-    """`[in, columns]`; of a convolution `[h, w, in, columns]`."""
+    """It is `[in, columns]`; for a convolution it is `[h, w, in, columns]`."""
     up: Any
-    """`[columns, out]`, times alpha / rank."""
+    """It is `[columns, out]`, times alpha / rank."""
 
 
 PlaceFactors = Callable[[StackedFactors], StackedFactors]
-"""Returns factors, float32 in numpy, as arrays on the devices, or as abstract ones."""
+"""It takes factors, float32 in numpy, and returns them as arrays on the devices or as abstract
+arrays."""
 
 
 def job_loras(options: Sequence[LoraOption]) -> tuple[JobLora, ...]:

@@ -24,7 +24,7 @@ from imagefleet.worker.engine.options.textual_inversion_options import LoadedInv
 
 Floats = NDArray[np.float32]
 _LISTED: Final = 5
-"""Keys that an error lists."""
+"""An error lists at most so many keys."""
 _DTYPES: Final = ("F64", "F32", "F16", "BF16", "I64", "I32")
 """Dtypes that are read. Trainers may write alpha as a whole number."""
 
@@ -34,11 +34,11 @@ class LoraFactors:
     """What one file adds to one weight."""
 
     down: Floats
-    """`[rank, in, …]`, in torch's layout."""
+    """It is `[rank, in, …]`, in torch's layout."""
     up: Floats
-    """`[out, rank]`."""
+    """It is `[out, rank]`."""
     scale: float
-    """The caller's scale, times alpha / rank."""
+    """It is the caller's scale, times alpha / rank."""
 
     def delta(self, shape: tuple[int, ...], index: tuple[slice, ...]) -> Floats:
         """Return a slice of what is added to a weight of this shape."""
@@ -49,9 +49,9 @@ class LoraFactors:
 
 
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
-"""The shape of each weight in torch's layout, by network and key."""
+"""It has the shape of each weight in torch's layout, by network and key."""
 Loras = Mapping[str, Mapping[str, Sequence[LoraFactors]]]
-"""The factors by network and key."""
+"""It has the factors by network and key."""
 
 
 class MergedTensors(TensorFiles):
@@ -124,7 +124,7 @@ class _LoraFile:
         self._files = TensorFiles([path])
         self._settings = PeftSettings(path, self._files.header)
         self._keys: dict[tuple[str, str], dict[str, str]] = {}
-        """By network and weight: the key of each part."""
+        """By network and weight, it has the key of each part."""
         if kind := unsupported_kind(self._files.shapes):
             raise CheckpointError(
                 f"{path} is {kind}, which this engine does not merge; merge it into the model with "

@@ -40,7 +40,8 @@ _KINDS: Final = (
     (r"\.oft_|\.boft_", "an OFT"),
     (r"\.diff(_b)?$|\.lora_B\.bias$", "a file with whole differences or biases"),
 )
-"""Patterns of keys of files that are no plain LoRA, and what such a file is."""
+"""A file that is no plain LoRA has keys of these patterns. The second entry says what the file
+is."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class LoraKey:
 
     layer: str
     part: str
-    """`down`, `up` or `alpha`."""
+    """It is `down`, `up` or `alpha`."""
 
 
 def parse_key(key: str) -> LoraKey | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _LISTED: Final = 5
-"""Keys that an error lists. The first ones tell what is wrong."""
+"""An error lists at most so many keys. The first ones show what is wrong."""
 _FOREIGN_KEYS: Final = (
     (
         r"\bmodel\.diffusion_model\.|\bfirst_stage_model\.|\bcond_stage_model\.|\binput_blocks\.",
@@ -25,7 +25,7 @@ _FOREIGN_KEYS: Final = (
     ),
     (r"\bcontrolnet_|\bip_adapter\b", "a ControlNet or an IP adapter, not the network itself"),
 )
-"""Patterns of keys of other kinds of files, and what such a file is."""
+"""Files of other kinds have keys of these patterns. The second entry says what the file is."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Mismatches:
     """What does not match between a network and its weight files."""
 
     lines: list[str]
-    """A sentence for every key that does not match."""
+    """It has a sentence for every key that does not match."""
     reason: str
-    """The likely reason, if there is any such key."""
+    """It is the likely reason, if there is any such key."""
 
 
 def likely_reason(network: str, stored_keys: Iterable[str], missing: float) -> str:

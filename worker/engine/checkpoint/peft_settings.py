@@ -14,12 +14,12 @@ from typing import Any, Final
 from imagefleet.shared.errors import CheckpointError
 
 _FIELD: Final = "lora_adapter_metadata"
-"""The field of the header."""
+"""The header of a file has the settings in this field."""
 _NOT_MERGED: Final = ("use_dora", "use_rslora", "lora_bias")
 _ORDINARY_STARTS: Final = (True, False, None, "gaussian", "orthogonal", "eva")
 """Values of `init_lora_weights` that leave the model's own weights as they are."""
 _DEFAULT_ALPHA: Final = 8.0
-"""PEFT's `lora_alpha` of settings that do not have it."""
+"""PEFT uses this `lora_alpha` if the settings have none."""
 
 
 class PeftSettings:

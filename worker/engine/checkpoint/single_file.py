@@ -23,7 +23,7 @@ from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 
 ENDING: Final = ".safetensors"
 _LISTED: Final = 5
-"""Keys that an error lists."""
+"""An error lists at most so many keys."""
 
 
 def is_single_file(path: Path) -> bool:
@@ -46,7 +46,7 @@ class Origin:
 
     key: str
     third: int | None = None
-    """Which third of the rows it is, where queries, keys and values are one tensor."""
+    """If queries, keys and values are one tensor, it says which third of the rows this one is."""
     transposed: bool = False
 
 

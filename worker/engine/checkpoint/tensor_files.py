@@ -30,9 +30,9 @@ class TensorFiles:
         self.is_sharded = is_sharded
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
-        """Dtypes as safetensors spells them, such as F16."""
+        """It has the dtypes as safetensors spells them, such as F16."""
         self.header: dict[str, str] = {}
-        """The texts in the headers of the files, by field."""
+        """It has the texts in the headers of the files, by field."""
         self._files: dict[str, Any] = {}
         for path in paths:
             try:

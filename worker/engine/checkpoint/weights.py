@@ -27,10 +27,10 @@ from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.placement.mesh import Index, Placement
 
 RenameRules = Sequence[tuple[str, str]]
-"""Pairs of a regular expression and its replacement, applied in order."""
+"""Each rule is a regular expression and its replacement. The rules are applied in order."""
 Params = dict[Any, Any]
-"""The parameters of a network as a tree of plain dictionaries. JAX flattens it at every call; with
-an nnx.State, that took a quarter of the time of a batch of one on CPU."""
+"""It has the parameters of a network as a tree of plain dictionaries. JAX flattens it at every
+call; with an nnx.State, that took a quarter of the time of a batch of one on CPU."""
 
 DTYPES: Final = ("F32", "F16", "BF16")
 """Supported dtypes of stored weights, as safetensors spells them."""
@@ -40,10 +40,10 @@ _EXPONENTS: Final[Mapping[str, tuple[type[np.unsignedinteger[Any]], int]]] = {
     "F16": (np.uint16, 0x7C00),
     "BF16": (np.uint16, 0x7F80),
 }
-"""By dtype: the unsigned integer of its width, and the bits that are all set in NaN and infinity
-only. Comparing them takes a tenth of the time of numpy's `isfinite` on these dtypes."""
+"""By dtype, it has the unsigned integer of its width, and the bits that are all set in NaN and
+infinity only. Comparing them takes a tenth of the time of numpy's `isfinite` on these dtypes."""
 _VALUES_AT_ONCE: Final = 1 << 18
-"""Numbers that are checked at once, so that the intermediate results stay in the cache."""
+"""So many numbers are checked at once, so that the intermediate results stay in the cache."""
 LEAF_NAMES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 
 
@@ -52,13 +52,13 @@ class WeightNames:
     """How checkpoints name the weights of a network. Its class has them as `weight_names`."""
 
     to_checkpoint: RenameRules = ()
-    """Rules from our parameter path to the checkpoint's key."""
+    """These rules turn our parameter path into the checkpoint's key."""
     from_old: RenameRules = ()
-    """Rules from a key in files of older library versions to the current key."""
+    """By these rules, a key in files of older library versions becomes the current key."""
     old_in_shards: bool = True
     """Whether diffusers and transformers also read the old keys if the weights are in shards."""
     buffers: frozenset[str] = frozenset()
-    """Keys of constant buffers, which are not weights."""
+    """These keys are those of constant buffers, which are not weights."""
 
     @classmethod
     def of(cls, network: nnx.Module) -> "WeightNames":
@@ -144,7 +144,7 @@ class WeightMapping:
         self._network, self._files = network, files
         self._entries, names = weight_entries(model), WeightNames.of(model)
         self._stored_keys: dict[str, str] = {}
-        """The key in the files, by the current key."""
+        """It has the key in the files, by the current key."""
         self._duplicates: list[str] = []
         for stored_key in sorted(files.shapes):
             key = _rewrite(stored_key, names.from_old)

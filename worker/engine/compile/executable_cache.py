@@ -43,11 +43,11 @@ _OTHER_VARIABLES: Final = frozenset({"JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR
 _COMPILER_OPTIONS: Final[Mapping[str, dict[str, bool | str]]] = {
     "cpu": {"xla_backend_optimization_level": "2"}
 }
-"""Compiler options by platform. On CPU the default, level 3, takes 30 % longer to compile programs
-that are no faster and whose results are bit-equal."""
+"""It has the compiler options by platform. On CPU the default, level 3, takes 30 % longer to
+compile programs that are no faster and whose results are bit-equal."""
 
 _RECOMPILE: Final[dict[str, bool | str]] = {"xla_embed_ir_in_executable": False}
-"""XLA's default; set explicitly to change JAX's cache key, so that JAX's in-memory cache misses."""
+"""This is XLA's default. Setting it changes JAX's key, so that JAX's in-memory cache misses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class DeviceCopy:
 
     devices: Sequence[jax.Device]
     first: Sequence[jax.Device]
-    """The devices of the first copy."""
+    """These are the devices of the first copy."""
 
     @property
     def is_other(self) -> bool:
@@ -85,13 +85,13 @@ class ExecutableCache:
         """
         self._stores = stores
         self.environment = [f"{name}={value}" for name, value in sorted(environment.items())]
-        """All that determines an executable, apart from its name and inputs: `name=value`."""
+        """It has what determines an executable apart from its name and inputs: `name=value`."""
         self._devices = devices
         self._secret = secret
         self.reloaded = 0
-        """The number of executables loaded from a store."""
+        """It is the number of executables loaded from a store."""
         self.compiled = 0
-        """The number of executables that no store had."""
+        """It is the number of executables that no store had."""
         self._jax_cache_hits = CacheHits()
 
     def load_or_compile(

@@ -15,7 +15,7 @@ from jax._src import compiler
 from jax.experimental import serialize_executable
 
 _PROGRAM: Final = "exec"
-"""How JAX's pickler marks the program itself among the objects that it does not pickle."""
+"""JAX's pickler marks the program itself by this, among the objects that it does not pickle."""
 
 
 def load_elsewhere(

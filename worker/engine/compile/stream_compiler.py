@@ -34,19 +34,20 @@ class StreamExecutables:
     """The executables of one shape on the devices of one stream."""
 
     begin: Any
-    """Of one image, as `DiffusionPrograms.begin`."""
+    """It is `DiffusionPrograms.begin` for one image."""
     encode: Any
-    """Of one image, as `DiffusionPrograms.encode`."""
+    """It is `DiffusionPrograms.encode` for one image."""
     insert: Any
-    """`insert`."""
+    """It is `insert`."""
     step: Any
-    """Of all slots, as `DiffusionPrograms.step`; the denoiser's weights are the tuple of `flat`."""
+    """It is `DiffusionPrograms.step` for all slots; the denoiser's weights are the tuple of
+    `flat`."""
     unguided_step: Any
-    """As `step`, for slots of which none uses guidance."""
+    """It is `step` for slots of which none uses guidance."""
     preview: Any
-    """Of all slots, as `DiffusionPrograms.preview`."""
+    """It is `DiffusionPrograms.preview` for all slots."""
     decode: Any
-    """`decode_slot`."""
+    """It is `decode_slot`."""
 
 
 def flat(weights: Params) -> Flat:

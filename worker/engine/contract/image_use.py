@@ -10,8 +10,9 @@ class ImageUse:
     """How a model uses the `image` of a job."""
 
     required: tuple[str, ...] = ()
-    """Those of `image` and `mask_image` that every job needs."""
+    """It has those of `image` and `mask_image` that every job needs."""
     default_strengths: DefaultStrengths = STABLE_DIFFUSION
-    """`strength` of jobs that name none: the defaults of diffusers' pipelines."""
+    """Jobs that give no `strength` get these defaults of diffusers' pipelines."""
     default_image_guidance_scale: float | None = None
-    """`image_guidance_scale` of jobs that name none. None: the model takes none."""
+    """Jobs that give no `image_guidance_scale` get this one. None means that the model takes
+    none."""

@@ -11,14 +11,14 @@ class InitImage:
     """An image that image-to-image starts from. It has the size of the image to generate."""
 
     pixels: NDArray[np.uint8] = field(repr=False, compare=False)
-    """RGB, `[height, width, 3]`."""
+    """It is RGB, `[height, width, 3]`."""
     mask_levels: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
-    """uint8 `[height, width]`: what share of the image is generated, of 255. The finished image is
-    blended by it. None: no mask."""
+    """It is uint8 `[height, width]` and says what share of each pixel is generated, of 255. The
+    finished image is blended by it. None means that there is no mask."""
     strength: float
-    """The share of the steps that run, above 0 and up to 1 (diffusers)."""
+    """It is the share of the steps that run, above 0 and up to 1 (diffusers)."""
     digest: str
-    """`sha256:…` of the pixels and the mask. It represents them where specs are compared."""
+    """It is `sha256:…` of the pixels and the mask, and represents them where specs are compared."""
 
     @property
     def inpaint_mask(self) -> NDArray[np.bool_] | None:

@@ -19,11 +19,11 @@ from imagefleet.worker.engine.options.lora_options import AppliedLora, JobLora
 from imagefleet.worker.engine.options.textual_inversion_options import LoadedInversion
 
 ImageArray = NDArray[np.uint8]
-"""One RGB image, uint8 `[height, width, 3]`."""
+"""It is one RGB image, uint8 `[height, width, 3]`."""
 ImageArrays = NDArray[np.uint8]
-"""A batch of RGB images, uint8 `[n, height, width, 3]`."""
+"""It is a batch of RGB images, uint8 `[n, height, width, 3]`."""
 OutputArray = NDArray[Any]
-"""A finished image as `ImageArray`, or with `denoising_end` a `LatentArray`."""
+"""It is a finished image as `ImageArray`, or with `denoising_end` a `LatentArray`."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -54,27 +54,28 @@ class ImageSpec:
 
     prompt: str
     negative_prompt: str = ""
-    """Empty if none is given. One that is given but empty is a blank: SDXL tells the two apart."""
+    """It is empty if none is given, and a blank if an empty one is given: SDXL needs to know."""
     seed: int = 0
     image_index: int = 0
     num_inference_steps: int
     guidance_scale: float
     scheduler: str = "ddim"
     clip_skip: int | None = None
-    """The last layers of the text encoders that the prompt skips. None: none."""
+    """The prompt skips so many last layers of the text encoders. None means that it skips none."""
     guidance_rescale: float = 0.0
-    """How far the guided output is scaled back to the deviation of the output with the prompt."""
+    """It says how far the guided output is scaled back to the standard deviation of the output with
+    the prompt."""
     prompt_weighting: bool = False
     """Whether brackets in the prompts weigh their words, and long prompts are read in chunks."""
     init_image: InitImage | None = None
     input_latents: InputLatents | None = None
-    """What another job has denoised in part. None: nothing."""
+    """Another job has denoised these latents in part. None means that there are none."""
     denoising_end: float | None = None
-    """The share of the steps after which latents leave (diffusers). None: they are decoded."""
+    """After this share of the steps, the image ends as latents (diffusers). None: it is decoded."""
     loras: tuple[tuple[str, float], ...] = ()
-    """Name and scale of each LoRA, of those in `ModelInfo.job_loras`, each at most once."""
+    """It has name and scale of each LoRA, of those in `ModelInfo.job_loras`, at most once each."""
     image_guidance_scale: float | None = None
-    """None: the model takes none."""
+    """None means that the model takes none."""
 
     @property
     def is_guided(self) -> bool:
@@ -106,37 +107,38 @@ class ModelInfo:
 
     name: str
     source: str | None = None
-    """The Hub id and the commit that was loaded, `org/name@commit`. None if the model is not from
-    the Hub."""
+    """It is the Hub id and the commit that was loaded, `org/name@commit`. None means that the model
+    is not from the Hub."""
     digest: str
-    """`sha256:…` over the files of the checkpoint that were read, LoRA with their scales, and
-    textual inversions."""
+    """It is `sha256:…` over the files of the checkpoint that were read, the merged LoRA with their
+    scales, and the textual inversions."""
     loras: tuple[AppliedLora, ...] = ()
-    """What was merged into the weights."""
+    """These LoRA were merged into the weights."""
     textual_inversions: tuple[LoadedInversion, ...] = ()
-    """What the tokens of prompts may stand for."""
+    """Prompts may contain the tokens of these textual inversions."""
     job_loras: tuple[JobLora, ...] = ()
-    """What jobs may use."""
+    """Jobs may use these LoRA."""
     shapes: tuple[Shape, ...]
-    """Declared shapes; the first is the default."""
+    """These shapes are declared. The first is the default."""
     schedulers: tuple[str, ...]
     default_scheduler: str
     default_num_inference_steps: int
     default_guidance_scale: float
     max_num_inference_steps: int
     max_clip_skip: int = 0
-    """The most layers of the text encoders that a job may skip. 0: diffusers' pipeline skips
-    none."""
+    """A job may skip at most so many layers of the text encoders. 0 means that diffusers' pipeline
+    skips none."""
     rescales_guidance: bool = False
-    """Whether jobs may have `guidance_rescale`. False: diffusers' pipeline has none."""
+    """Whether jobs may have `guidance_rescale`. It is False if diffusers' pipeline has none."""
     prompt_chunks: int = 0
-    """The most chunks, each as long as the text encoders take, of a prompt with `prompt_weighting`.
-    0: there are no such prompts."""
+    """A prompt with `prompt_weighting` has at most so many chunks, each as long as the text
+    encoders take. 0 means that there are no such prompts."""
     image_use: ImageUse = field(default_factory=ImageUse)
     latents: LatentFormat | None = None
-    """What jobs pass on and take. None: no `denoising_end` and `denoising_start` in diffusers."""
+    """Jobs pass on and take such latents. None means that diffusers has no `denoising_end` and
+    `denoising_start` for this model."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Versions of the libraries that an image depends on (jax, jaxlib, flax)."""
+    """It has the versions of the libraries that an image depends on (jax, jaxlib, flax)."""
 
     @property
     def job_lora_digests(self) -> dict[str, str]:
@@ -187,7 +189,7 @@ class FinishedImage:
 
     pixels: OutputArray
     flagged: bool
-    """Whether the model's safety checker made it black."""
+    """It says whether the model's safety checker made the image black."""
 
 
 class Stream(Protocol):
@@ -252,11 +254,11 @@ class Engine(Protocol):
 
     info: ModelInfo
     capacity: int
-    """Images per batch: copies of the weights x `per_device_batch`."""
+    """A batch has so many images: copies of the weights x `per_device_batch`."""
     devices: str
-    """Number and kind of the devices, as in `8 x TPU v5 lite`."""
+    """It gives the number and kind of the devices, as in `8 x TPU v5 lite`."""
     uses_host_memory: bool
-    """Whether a step's buffers come from the host's `malloc`, as those of XLA on CPU."""
+    """Whether a step's buffers come from the host's `malloc`, as those of XLA on CPU do."""
 
     def warm(self) -> None:
         """Compile the programs of every declared shape and run each once.

@@ -19,11 +19,11 @@ from imagefleet.worker.engine.contract.unfinished_latents import LatentArray, La
 
 _TENSOR: Final = "latents"
 _METADATA: Final = "imagefleet"
-"""The one key in the header: safetensors writes several in random order."""
+"""The header has this one key, because safetensors writes several keys in random order."""
 _SCALING: Final = "latent_scaling"
 _MAX_VALUE: Final = 1e6
-"""The noise of the first step is at most some 1e4 times as large as an image. A job with values
-that overflow in the networks would cost the batch that it shares."""
+"""The noise of the first step is at most some 1e4 times as large as an image. If the values of a
+job overflowed in the networks, the batch that it shares would be lost."""
 _LENGTH_BYTES: Final = 8
 """A file begins with the length of its header, little-endian."""
 

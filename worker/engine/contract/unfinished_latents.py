@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from imagefleet.shared.errors import DeviceError
 
 LatentArray = NDArray[np.float32]
-"""The latents of one image as diffusers keeps them between two steps, but with channels last:
-float32 `[h, w, c]`."""
+"""It has the latents of one image as diffusers keeps them between two steps, but with channels
+last: float32 `[h, w, c]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +22,10 @@ class LatentFormat:
 
     channels: int
     pixels_per_latent: int
-    """Side of the square of pixels that a latent stands for."""
+    """A latent stands for a square of pixels with this side."""
     scaling: str
-    """How they are scaled: `scaling_factor=0.13025`, and perhaps the means and deviations of the
-    channels. Only models with the same scaling understand each other."""
+    """It says how they are scaled: `scaling_factor=0.13025`, and perhaps the means and deviations
+    of the channels. A model can take latents only from models with the same scaling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,9 @@ class InputLatents:
 
     values: LatentArray = field(repr=False, compare=False)
     denoising_start: float
-    """The share of the steps that they have behind them, between 0 and 1 (diffusers)."""
+    """It is the share of the steps that are done, between 0 and 1 (diffusers)."""
     digest: str
-    """`sha256:…` of the values. It represents them where specs are compared."""
+    """It is `sha256:…` of the values, and represents them where specs are compared."""
 
 
 def require_finite(latents: LatentArray, prompt: str) -> None:

@@ -27,7 +27,7 @@ FAIL: Final = "[fail]"
 DIE: Final = "[die]"
 """A prompt that contains this kills the process, like a device runtime that crashes."""
 KILLED: Final = "the fake engine was told to kill its process"
-"""The beginning of the line in the log before that."""
+"""Before it kills the process, it logs a line that begins with this."""
 HANG: Final = "[hang]"
 """A prompt that contains this hangs its batch until `FakeEngine.release`."""
 
@@ -37,7 +37,7 @@ _USAGE: Final = (
 )
 _MAX_TOKENS: Final = 77
 _MAX_CLIP_SKIP: Final = 12
-"""As Stable Diffusion 1."""
+"""It is that of Stable Diffusion 1."""
 
 
 def is_fake(model: str) -> bool:

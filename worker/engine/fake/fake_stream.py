@@ -22,7 +22,8 @@ from imagefleet.worker.engine.contract.interface import (
 )
 
 _MAX_STEPS_AHEAD: Final = 1
-"""As streams of the real engine: steps dispatched beyond the last one known to be done."""
+"""As in streams of the real engine, at most so many steps are dispatched beyond the last one known
+to be done."""
 
 
 class DeviceClock:
@@ -48,7 +49,7 @@ class _Running:
 
     spec: ImageSpec
     steps: int = 0
-    """Steps that were dispatched."""
+    """It counts the steps that were dispatched."""
 
 
 class FakeStream:

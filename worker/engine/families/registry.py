@@ -10,7 +10,8 @@ from imagefleet.worker.engine.families.stable_diffusion.family import STABLE_DIF
 
 FAMILIES: Final[tuple[Family, ...]] = (STABLE_DIFFUSION,)
 NETWORKS: Final = tuple(dict.fromkeys(name for family in FAMILIES for name in family.networks))
-"""Folders of networks that this engine knows. model_index.json lists those of a checkpoint."""
+"""It has the folders of networks that this engine knows. model_index.json lists those of a
+checkpoint."""
 
 
 def family_of(files: CheckpointFiles) -> Family:

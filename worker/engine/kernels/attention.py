@@ -24,19 +24,19 @@ from imagefleet.worker.engine.kernels.attention_backend import (
 from imagefleet.worker.engine.placement.mesh import compute_on_each_device, target_device
 
 _TPU_BLOCK_QUERIES: Final = 512
-"""Queries that the TPU kernel takes at once, at most. With 128 queries and 128 keys, the default of
-Pallas, a layer of 4096 pixels with 8 heads takes 6.5 million cycles on v5e by the compiler's
+"""The TPU kernel takes at most so many queries at once. With 128 queries and 128 keys, the default
+of Pallas, a layer of 4096 pixels with 8 heads takes 6.5 million cycles on v5e by the compiler's
 schedule; with 512 and 1024 it takes 1.4 million. Larger blocks gain nothing. With heads that are
 wider than 128 the kernel takes half as many queries, since the memory of its core holds no more."""
 _TPU_BLOCK_KEYS: Final = 1024
-"""Keys that the TPU kernel takes at once, at most."""
+"""The TPU kernel takes at most so many keys at once."""
 MULTIPLIES_FLOAT32_ONLY: Final = ("TPU v2", "TPU v3")
-"""Their compiler refuses kernels that multiply bfloat16. It accepts float32, and rounds the
-operands of a product to bfloat16 as it does everywhere. For a layer of 4096 pixels with 8 heads it
-estimates less than half of the time that plain matmuls of bfloat16 take."""
+"""The compiler for these devices refuses kernels that multiply bfloat16. It accepts float32, and
+rounds the operands of a product to bfloat16 as it does everywhere. For a layer of 4096 pixels with
+8 heads it estimates less than half of the time that plain matmuls of bfloat16 take."""
 
 _LEAST_SCORE: Final = float(np.finfo(np.float32).min)
-"""The score of a masked key. It is finite, since free slots of a stream have masked keys only."""
+"""A masked key has this score. It is finite, since free slots of a stream have masked keys only."""
 
 
 def attention(

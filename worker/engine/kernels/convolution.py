@@ -26,20 +26,21 @@ from imagefleet.worker.engine.placement.mesh import (
 _MAX_SUM_BYTES: Final = dict.fromkeys(
     ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e"), 48 * 2**20
 )
-"""By kind of device (v5e and v6e have two names): bytes of a map in float32 up to which its sums
-stay on the chip, so that adding to them nine times moves nothing to and from the main memory. Both
-have 128 MiB there, for the map and the weights too. Other devices run XLA's convolutions."""
+"""By kind of device (v5e and v6e have two names), it has the bytes of a map in float32 up to which
+its sums stay on the chip, so that adding to them nine times moves nothing to and from the main
+memory. Both have 128 MiB there, for the map and the weights too. Other devices run XLA's
+convolutions."""
 _MIN_CHANNELS: Final = 64
-"""Half of the columns of a TPU's matrix unit. The products of narrower maps would leave more of it
-empty: these are the first and the last convolution of a network, with 3 to 8 channels."""
+"""It is half of the columns of a TPU's matrix unit. The products of narrower maps would leave more
+of it empty: these are the first and the last convolution of a network, with 3 to 8 channels."""
 
 _MIN_PIXELS: Final = 512
-"""Below, reading the weights takes most of the time: for 2 maps of 8x8x1280 the products take 1.9
-times the cycles of XLA's convolutions."""
+"""With fewer pixels, reading the weights takes most of the time: for 2 maps of 8x8x1280 the
+products take 1.9 times the cycles of XLA's convolutions."""
 
 _MIN_PHASE_PIXELS: Final = 64
-"""Of the map that is upsampled. Below, adding the weights for the phases takes longer than the
-products that are saved."""
+"""The map that is upsampled needs so many pixels. With fewer, adding the weights for the phases
+takes longer than the products that are saved."""
 _SAME: Final = ((1, 1), (1, 1))
 _LAYOUT: Final = ("NHWC", "HWIO", "NHWC")
 
@@ -48,12 +49,13 @@ class Method(StrEnum):
     """The method says how a convolution is computed."""
 
     XLA = "xla"
-    """XLA's convolution."""
+    """It is XLA's convolution."""
     SHIFTED = "shifted"
-    """The sum of nine matrix products, one for each cell of the kernel, over the shifted map. On
-    TPU, XLA's convolution first rearranges a map of a small batch and afterwards restores it. On
-    v5e this takes two thirds of its time; the products need none of it. From 8 maps on it need not,
-    and is the faster one: of 64x64x320 the products take 2.8 times its cycles."""
+    """It is the sum of nine matrix products, one for each cell of the kernel, over the shifted map.
+    On TPU, XLA's convolution first rearranges a map of a small batch and afterwards restores it. On
+    v5e this takes two thirds of its time; the products need none of it. From 8 maps on, XLA's
+    convolution rearranges nothing and is the faster one: of 64x64x320 the products take 2.8 times
+    its cycles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +63,9 @@ class ConvolutionSpec:
     """The sizes of a convolution on one device. They determine its method."""
 
     maps: int
-    """The batch."""
+    """It is the number of maps in the batch."""
     pixels: int
-    """Those of the result, over the batch."""
+    """It is the number of pixels of the result, over the batch."""
     channels_in: int
     channels_out: int
     is_same_3x3: bool

@@ -25,8 +25,8 @@ from jax.experimental.pallas import tpu as pltpu
 from imagefleet.worker.engine.kernels.large_convolution_spec import KERNEL_NAME, KernelSpec
 
 _PRODUCT_PIXELS: Final = 512
-"""Pixels of a product, where the block is that large. With fewer, loading the weights into the
-matrix unit would take longer than the product."""
+"""A product has so many pixels, where the block is that large. With fewer, loading the weights into
+the matrix unit would take longer than the product."""
 
 
 def convolve_by_kernel(
@@ -115,10 +115,10 @@ class _Operands:
     """The operands of the kernel: arrays, the blocks of them, or how they are split."""
 
     before: Any
-    """The row above the block."""
+    """It is the row above the block."""
     x: Any
     after: Any
-    """The row below it."""
+    """It is the row below the block."""
     kernel: Any
     bias: Any
     scale: Any

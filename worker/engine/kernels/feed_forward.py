@@ -30,7 +30,7 @@ from imagefleet.worker.engine.placement.mesh import (
 _V5E: Final = ("TPU v5 lite", "TPU v5e")
 _V6E: Final = ("TPU v6 lite", "TPU v6e")
 _MAX_CHANNELS_ON_V5E: Final = 640
-"""With more channels XLA's products are at the peak on v5e."""
+"""With more channels, XLA's products run at the peak of v5e."""
 _MIN_BLOCK_PIXELS: Final = 512
 """With fewer, reading the weights takes longer than the products."""
 

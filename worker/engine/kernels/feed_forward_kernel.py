@@ -27,8 +27,8 @@ from imagefleet.worker.engine.kernels.feed_forward_spec import (
 )
 
 _MEMORY_BYTES: Final = 40 * 2**20
-"""The core's memory that the kernel may use. The compiler refuses blocks of 1024 pixels of 1280
-channels with 24 MiB."""
+"""The kernel may use so much of the core's memory. The compiler refuses blocks of 1024 pixels of
+1280 channels with 24 MiB."""
 
 
 def feed_forward_by_kernel(
@@ -88,9 +88,9 @@ class _Operands:
     scale: Any
     shift: Any
     to_values: Any
-    """The first half of the columns of `proj_in`."""
+    """It is the first half of the columns of `proj_in`, which makes the values."""
     to_gates: Any
-    """The second half."""
+    """It is the second half, which makes the gates."""
     bias_of_values: Any
     bias_of_gates: Any
     proj_out: Any

@@ -10,9 +10,9 @@ from typing import Any, Final
 import jax
 
 KERNEL_NAME: Final = "feed_forward"
-"""It is in the programs, so that `tools.tpu` finds the kernel there."""
+"""The programs contain this name, so that `tools.tpu` finds the kernel there."""
 _MAX_BLOCK_VALUES: Final = 1024 * 1280
-"""Pixels times channels of a block, at most."""
+"""A block has at most so many values: pixels times channels."""
 _MAX_BLOCK_PIXELS: Final = 2048
 CHUNKS: Final = (512, 640, 256)
 
@@ -25,13 +25,13 @@ class FeedForwardWeights:
     """The weights of a layer norm and of the GEGLU layers after it."""
 
     scale: Any
-    """`[c]`, of the layer norm, as is `shift`."""
+    """It is `[c]`, of the layer norm, and so is `shift`."""
     shift: Any
     proj_in: Any
-    """`[c, 2h]`: the values, then the gates."""
+    """It is `[c, 2h]`: the values, then the gates."""
     bias_in: Any
     proj_out: Any
-    """`[h, c]`."""
+    """It is `[h, c]`."""
     bias_out: Any
 
 

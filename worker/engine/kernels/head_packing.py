@@ -12,14 +12,14 @@ import jax.numpy as jnp
 from imagefleet.worker.engine.kernels.attention_backend import TPU_LANES
 
 KERNEL_NAME: Final = "packed_attention"
-"""It is in the programs, followed by the number of heads and their width, so that `tools.tpu` finds
-the kernel."""
+"""The programs contain this name, followed by the number of heads and their width, so that
+`tools.tpu` finds the kernel."""
 _ROWS_MULTIPLE: Final = 16
-"""Rows of a register of bfloat16."""
+"""A register of bfloat16 has so many rows."""
 _MAX_LANES_PER_CHANNEL: Final = 1.25
 """Heads are packed if the lanes are then nearly full: heads of 40 take 384 lanes for 320 channels,
-heads of 64 as many as there are channels. Heads of 80 would take 1,024 lanes for 640 channels, and
-the projections would take longer than the copies."""
+and heads of 64 take as many lanes as there are channels. Heads of 80 would take 1,024 lanes for 640
+channels, and the projections would take longer than the copies."""
 
 
 @dataclass(frozen=True, kw_only=True)

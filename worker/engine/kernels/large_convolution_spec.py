@@ -9,10 +9,10 @@ from typing import Final
 from imagefleet.worker.engine.kernels.attention_backend import TPU_LANES
 
 KERNEL_NAME: Final = "convolution_of_rows"
-"""It is in the programs, so that `tools.tpu` finds the kernel there."""
+"""The programs contain this name, so that `tools.tpu` finds the kernel there."""
 _PRODUCT_BYTES: Final = 4 * 4 * 512
-"""For each channel of the result: float32 sums of 512 pixels, and what the compiler keeps beside
-them."""
+"""For each channel of the result, a block needs so many bytes: float32 sums of 512 pixels, and what
+the compiler keeps beside them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class KernelSpec:
     """The sizes of a convolution by the kernel, for one image."""
 
     height: int
-    """Of the map that is read, as is `width`."""
+    """It is the height of the map that is read. `width` is its width."""
     width: int
     channels_in: int
     channels_out: int

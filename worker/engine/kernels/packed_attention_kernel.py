@@ -41,15 +41,15 @@ _V6E: Final = ("TPU v6 lite", "TPU v6e")
 _LARGE_BLOCKS: Final = ("TPU v5 lite", "TPU v5e", "TPU v5", "TPU v5p", *_V6E)
 """Kinds of devices whose cores have 64 MiB of memory or more. The other kinds have 16 MiB."""
 LARGE_BLOCK: Final = (1024, 2048)
-"""Queries and keys."""
+"""It is the number of queries and the number of keys."""
 SMALL_BLOCK: Final = (512, 1024)
 _MAX_HEADS_OF_LARGE_BLOCKS: Final = 4
-"""In 128 lanes. Each head has sums of its own in the memory."""
+"""128 lanes may have at most so many heads. Each head has sums of its own in the memory."""
 _MEMORY_BYTES: Final = 24 * 2**20
-"""The core's memory that the kernel may use with large blocks."""
+"""The kernel may use so much of the core's memory with large blocks."""
 _CHUNK_ON_V6E: Final = 512
-"""Keys whose scores v6e computes while it takes the exponentials of those before. The schedule of
-other kinds is as good or better if a head's block is one chunk."""
+"""v6e computes the scores of so many keys while it takes the exponentials of the keys before. The
+schedule of other kinds is as good or better if a head's block is one chunk."""
 
 
 def has_large_blocks(packing: HeadPacking, device_kind: str, dtype: DTypeLike) -> bool:

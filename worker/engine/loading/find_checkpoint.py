@@ -45,7 +45,7 @@ BUNDLED: Final = ("shapes",)
 _HUB_NAME: Final = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-][\w./-]*))?")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _TEMPORARY_STATUSES: Final = (408, 429)
-"""Statuses of the Hub after which a later request may succeed, beside those from 500 on."""
+"""After these statuses of the Hub, a later request may succeed, as after those from 500 on."""
 
 _METADATA_PATTERNS: Final = (
     INDEX,
@@ -101,10 +101,11 @@ class ModelIdentity:
     """How a model is called."""
 
     name: str
-    """Its name for producers: `shapes`, the Hub id without its revision, or the folder's name."""
+    """It is the name for producers: `shapes`, the Hub id without its revision, or the folder's
+    name."""
     source: str | None
-    """The Hub id with the commit that was loaded, `org/name@commit`. None if it is not from the
-    Hub, and so has no commit."""
+    """It is the Hub id with the commit that was loaded, `org/name@commit`. None means that the
+    model is not from the Hub, and so has no commit."""
 
     @classmethod
     def of(cls, model: str, folder: Path) -> Self:

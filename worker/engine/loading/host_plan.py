@@ -30,10 +30,10 @@ from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload
 from imagefleet.worker.engine.placement.tpu_hosts import TpuHost
 
 STEP_SHARE: Final = 0.47
-"""The share of the peak at which a step runs, by the TPU compiler's estimate: Stable Diffusion 1.4
-at 512x512 on v5e, one image a device, 1.52 TFLOP in 16.4 ms (docs/tpu.md)."""
+"""A step runs at this share of the peak, by the TPU compiler's estimate: Stable Diffusion 1.4 at
+512x512 on v5e, one image a device, takes 16.4 ms for 1.52 TFLOP (docs/tpu.md)."""
 DECODE_SHARE: Final = 0.47
-"""The same of the decoder: 2.13 TFLOP in 23.1 ms."""
+"""The decoder runs at this share of the peak: it takes 23.1 ms for 2.13 TFLOP."""
 _PLATFORM: Final = "tpu"
 
 
@@ -44,11 +44,11 @@ class BatchPlan:
     data: int
     model: int
     per_device_batch: int
-    """Images that each copy of the weights denoises at a time."""
+    """Each copy of the weights denoises so many images at a time."""
     need: MemoryNeed
     fits: bool
     step_seconds: Mapping[Shape, float]
-    """Estimates, of a step with guidance."""
+    """They are estimates for a step with guidance."""
 
     @property
     def mesh(self) -> str:
@@ -71,12 +71,12 @@ class HostPlan:
     streams: bool
     """Whether the memory is that of streams instead of whole batches."""
     steps: int
-    """The model's default."""
+    """It is the model's default."""
     batches: tuple[BatchPlan, ...]
-    """By mesh, then by size. The last of each mesh does not fit, unless it is the largest that the
-    worker allows."""
+    """They are in the order of the meshes, then of the sizes. The last of each mesh does not fit,
+    unless it is the largest that the worker allows."""
     images_per_second: Mapping[Shape, float]
-    """Estimates, of the whole host at the default steps, while its batches are full."""
+    """They are estimates for the whole host at the default steps, while its batches are full."""
 
 
 def plan_host(

@@ -28,7 +28,8 @@ class SharedExecutables:
     store: ObjectStore | None = None
     """None: executables stay in `cache_dir`."""
     secret: str = field(default="", repr=False)
-    """The key of the signature, in `cache_dir` also. A store needs one."""
+    """This key signs the executables, those in `cache_dir` too. If there is a store, a secret is
+    required."""
 
     def require_secret(self) -> None:
         """Require a secret if there is a store.

@@ -37,11 +37,11 @@ class ModelSetup:
 
     files: CheckpointFiles
     model: Model
-    """With the textual inversions."""
+    """It includes the textual inversions."""
     shapes: tuple[Shape, ...]
-    """The declared shapes, or the native one."""
+    """They are the declared shapes, or the native one."""
     tokenizer: PromptTokenizer
-    """With the tokens of the textual inversions."""
+    """It includes the tokens of the textual inversions."""
     default_steps: int
     default_guidance: float
     default_scheduler: str

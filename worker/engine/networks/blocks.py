@@ -17,9 +17,9 @@ from imagefleet.worker.engine.kernels.large_convolution import find_kernel
 from imagefleet.worker.engine.placement.mesh import is_bfloat16_on_tpu
 
 Layer = Callable[[jax.Array], jax.Array]
-"""A linear layer or a convolution, perhaps with LoRA beside it (`lora_layers`)."""
+"""It is a linear layer or a convolution, perhaps with LoRA beside it (`lora_layers`)."""
 _UNSET: Final = nnx.initializers.zeros
-"""Initializer of every weight. Weights come from a checkpoint, so none is drawn at random."""
+"""It initialises every weight. Weights come from a checkpoint, so none is drawn at random."""
 
 
 class _NoKeys:

@@ -18,8 +18,8 @@ from imagefleet.worker.engine.networks.blocks import LayerNorm, embedding, linea
 from imagefleet.worker.engine.networks.clip import ACTIVATIONS, EncoderLayer
 
 _LEGACY_EOS_TOKEN_ID: Final = 2
-"""The `eos_token_id` in configs older than transformers 4.31. It is wrong: in those models the end
-token is the one with the highest id."""
+"""Configs older than transformers 4.31 have this `eos_token_id`. It is wrong: in those models the
+end token is the one with the highest id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class ClipTextConfig:
     layer_norm_eps: float
     eos_token_id: int
     projection_dim: int
-    """Width of the pooled state."""
+    """It is the width of the pooled state."""
     is_projected: bool
     """Whether the encoder has a projection, and so a pooled state."""
 
@@ -90,11 +90,11 @@ class TextStates(NamedTuple):
     """The encoder's output for tokens `[b, n]`."""
 
     hidden_states: tuple[jax.Array, ...]
-    """`[b, n, hidden_size]` each: the embeddings, then the output of each layer. None is
-    normalised: call `final_layer_norm` where that is needed."""
+    """They are `[b, n, hidden_size]` each: the embeddings, then the output of each layer. None of
+    them is normalised: call `final_layer_norm` where that is needed."""
     pooled: jax.Array | None
-    """`[b, projection_dim]`: the projected last hidden state of the first end token. None if the
-    encoder has no projection."""
+    """It is `[b, projection_dim]`: the projected last hidden state of the first end token. It is
+    None if the encoder has no projection."""
 
 
 class ClipText(nnx.Module):

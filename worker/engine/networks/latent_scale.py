@@ -18,9 +18,10 @@ class LatentScale:
 
     factor: float
     shift: float = 0.0
-    """What is subtracted from the encoder's latents before they are multiplied."""
+    """It is subtracted from the encoder's latents before they are multiplied."""
     mean: tuple[float, ...] | None = None
-    """By channel, of the unscaled latents. None: they are only multiplied by the factor."""
+    """It is the mean of each channel of the unscaled latents. None means that they are only
+    multiplied by the factor."""
     std: tuple[float, ...] | None = None
 
     @classmethod

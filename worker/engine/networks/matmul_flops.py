@@ -17,11 +17,11 @@ class ImageFlops:
     """The FLOPs of one image, as `matmul_flops` counts them."""
 
     text: int
-    """Of the text encoders, for the prompt and its negative prompt."""
+    """They are those of the text encoders, for the prompt and its negative prompt."""
     step: int
-    """Of one step with guidance: all runs of the denoiser that guidance needs."""
+    """They are those of one step with guidance: of all runs of the denoiser that guidance needs."""
     decode: int
-    """Of the decoder and the safety checker."""
+    """They are those of the decoder and the safety checker."""
 
     def total(self, steps: int) -> int:
         """Return the FLOPs of an image with so many steps."""

@@ -19,11 +19,11 @@ from imagefleet.worker.engine.networks.clip_vision import ClipVision, ClipVision
 _CONCEPTS: Final = 17
 _SPECIAL_CARE: Final = 3
 _SPECIAL_CARE_BONUS: Final = 0.01
-"""Added to the concept scores of an image that matches any special-care concept."""
+"""It is added to the concept scores of an image that matches any special-care concept."""
 _MIN_SCORE: Final = 0.0005
 """diffusers rounds scores to three digits and then compares them with 0."""
 _BICUBIC: Final = 3
-"""Pillow's number of bicubic resampling."""
+"""Pillow has this number for bicubic resampling."""
 _MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
 _DEVIATION: Final = (0.26862954, 0.26130258, 0.27577711)
 """CLIP's standard deviation of red, green and blue; `_MEAN` is its mean."""

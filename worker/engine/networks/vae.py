@@ -24,7 +24,7 @@ from imagefleet.worker.engine.networks.blocks import (
 )
 
 _EPSILON: Final = 1e-6
-"""Epsilon of every GroupNorm here; the UNet's resnets use 1e-5."""
+"""Every GroupNorm here has this epsilon. The resnets of Stable Diffusion's UNet have 1e-5."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +39,11 @@ class VaeConfig:
     norm_num_groups: int
     scaling_factor: float
     shift_factor: float
-    """What is subtracted from unscaled latents before they are multiplied."""
+    """It is subtracted from unscaled latents before they are multiplied."""
     latents_mean: tuple[float, ...] | None
     latents_std: tuple[float, ...] | None
-    """Mean and standard deviation of each channel of the unscaled latents, by which some models
-    normalise them. None: they only multiply by `scaling_factor`."""
+    """Some models normalise the unscaled latents by the mean and the standard deviation of each
+    channel. None means that the model only multiplies by `scaling_factor`."""
     use_quant_conv: bool
     use_post_quant_conv: bool
     mid_block_add_attention: bool

@@ -69,7 +69,7 @@ class AppliedLora:
 
     name: str
     digest: str
-    """`sha256:…` of its file."""
+    """It is `sha256:…` of the LoRA's file."""
     scale: float
 
 
@@ -79,4 +79,4 @@ class JobLora:
 
     name: str
     digest: str
-    """`sha256:…` of its file."""
+    """It is `sha256:…` of the LoRA's file."""

@@ -15,7 +15,7 @@ DATA: Final = "data"
 MODEL: Final = "model"
 """The axis of weights: they are split along it, a batch is replicated."""
 MAX_PER_DEVICE_BATCH: Final = 256
-"""Images that one copy of the weights may denoise at a time."""
+"""One copy of the weights may denoise at most so many images at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class MeshSpec:
     """The mesh spec says how many devices a worker uses and how they are arranged."""
 
     devices: int | None
-    """None: all devices of the host."""
+    """None means that all devices of the host are used."""
     model: int = 1
     """The number of devices that share one copy of the weights."""
 

@@ -7,7 +7,7 @@ from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
 
 MAX_PROMPT_CHUNKS: Final = 8
-"""600 tokens. A prompt has at most 4,000 characters."""
+"""So many chunks have 600 tokens. A prompt has at most 4,000 characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,17 +15,18 @@ class ModelOptions:
     """What the host chooses beside the checkpoint."""
 
     scheduler: str | None = None
-    """The scheduler of jobs that name none. None: that of the checkpoint."""
+    """Jobs that name no scheduler get this one. None means that they get that of the checkpoint."""
     safety_checker: bool = True
     """Whether to run the model's safety checker, if it has one."""
     loras: tuple[LoraOption, ...] = ()
-    """Files that are merged into the weights."""
+    """These files are merged into the weights."""
     job_loras: tuple[LoraOption, ...] = ()
-    """Files of which each job chooses, with its own scales. Their own scales are 1."""
+    """Each job chooses from these files, with its own scales. The scales in these options are 1."""
     textual_inversions: tuple[TextualInversionOption, ...] = ()
-    """Files whose vectors are read into the text encoders."""
+    """The vectors of these files are read into the text encoders."""
     prompt_chunks: int = 0
-    """The most chunks of a prompt with `prompt_weighting`. 0: no such prompts."""
+    """A prompt with `prompt_weighting` has at most so many chunks. 0 means that there are no such
+    prompts."""
     streams: bool = False
-    """Whether the devices will run streams (`open_streams`) instead of whole batches (`warm`). They
-    need more memory for one image a device and less for several."""
+    """Whether the devices will run streams (`open_streams`) instead of whole batches (`warm`).
+    Streams need more memory for one image a device and less for several."""

@@ -18,7 +18,7 @@ class TextualInversionOption:
     """A file whose vectors are read into the text encoders."""
 
     name: str
-    """The token that stands for the vectors in a prompt."""
+    """This token stands for the vectors in a prompt."""
     path: str
 
     @classmethod
@@ -52,6 +52,6 @@ class LoadedInversion:
     """A textual inversion that is part of the loaded model."""
 
     name: str
-    """The token that stands for it."""
+    """This token stands for the inversion in a prompt."""
     digest: str
-    """`sha256:…` of its file."""
+    """It is `sha256:…` of the inversion's file."""

@@ -33,7 +33,7 @@ class MemoryNeed:
 
     weights: int
     workspace: int
-    """What a batch needs besides the weights."""
+    """A batch needs so many bytes besides the weights."""
 
     @property
     def total(self) -> int:
@@ -46,19 +46,19 @@ class Workload:
     """What a device is used for. The device may be absent."""
 
     dtype: np.dtype[Any]
-    """That of the weights."""
+    """It is the dtype of the weights."""
     platform: str
-    """`cpu`, `gpu` or `tpu`."""
+    """It is `cpu`, `gpu` or `tpu`."""
     device_kind: str
-    """As JAX names it."""
+    """It is the kind of the device, as JAX names it."""
     model: int = 1
-    """The number of devices that share one copy of the weights."""
+    """So many devices share one copy of the weights."""
     per_device_batch: int = 1
-    """Images that one copy of the weights denoises at a time."""
+    """One copy of the weights denoises so many images at a time."""
     streams: bool = False
     """Whether the devices run streams instead of whole batches."""
     prompt_chunks: int = 0
-    """The most chunks of a prompt with weights."""
+    """A prompt with weights has at most so many chunks."""
 
     @classmethod
     def of(

@@ -21,12 +21,12 @@ class TpuGeneration:
 
     name: str
     device_kind: str
-    """As JAX names it."""
+    """It is the kind of the device, as JAX names it."""
     clock_hz: float
     flops_per_cycle: int
-    """In bfloat16: two for each cell of each matrix unit."""
+    """It counts FLOPs in bfloat16: two for each cell of each matrix unit."""
     memory_bytes: int
-    """What the compiler lets a program use. It refuses programs that need more."""
+    """The compiler lets a program use so many bytes. It refuses programs that need more."""
 
     @property
     def flops(self) -> float:
@@ -51,7 +51,7 @@ GENERATIONS: Final[Mapping[str, TpuGeneration]] = {
         ("v6e", "v6 lite", 1.75e9, 16, 31.25),
     )
 }
-"""By name. The two matrix units of v6e count as 16 of 128 x 128 cells."""
+"""It has the generations by name. The two matrix units of v6e count as 16 of 128 x 128 cells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class TpuHost:
     name: str
     generation: TpuGeneration
     devices: int
-    """JAX's devices: the cores on v2 and v3, else the chips."""
+    """They are JAX's devices: the cores on v2 and v3, else the chips."""
 
     @classmethod
     def named(cls, name: str) -> "TpuHost":
@@ -92,5 +92,5 @@ TPU_HOSTS: Final[Mapping[str, TpuHost]] = {
         ("v6e-8", 8),
     )
 }
-"""By name. The number in a name counts cores on v2 to v5p and chips on v5e and v6e, as in the names
-of Google Cloud."""
+"""It has the hosts by name. The number in a name counts cores on v2 to v5p and chips on v5e and
+v6e, as in the names of Google Cloud."""

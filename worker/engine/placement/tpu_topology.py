@@ -24,10 +24,10 @@ _ENVIRONMENT: Final = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
-"""Variables that libtpu reads when it is loaded."""
+"""libtpu reads these variables when it is loaded."""
 _OPTIONS: Final = "LIBTPU_INIT_ARGS"
 _BARRIER: Final = "--xla_tpu_use_enhanced_launch_barrier"
-"""An option of libtpu that JAX sets on TPU hosts, and only there, unless the variable has it."""
+"""JAX sets this option of libtpu on TPU hosts, and only there, unless the variable has it."""
 _MEGACORE: Final = {"chip_config_name": "megacore"}
 """Both cores of a chip are one device, as JAX has it."""
 _ONE_CHIP: Final = {"chips_per_host_bounds": (1, 1, 1)}
@@ -45,7 +45,7 @@ _TOPOLOGIES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "v6e-4": ("v6e:2x2", {}),
     "v6e-8": ("v6e:2x4", _EIGHT_CHIPS),
 }
-"""By the name of a host: libtpu's name of its topology, and further arguments of
+"""By the name of a host, it has libtpu's name of its topology, and further arguments of
 `get_topology_desc`."""
 
 

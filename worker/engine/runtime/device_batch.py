@@ -21,8 +21,9 @@ from imagefleet.worker.engine.sampling.arrays import BatchInputs, Decoded, InitL
 from imagefleet.worker.engine.schedulers.registry import steps_after
 
 _MAX_STEPS_AHEAD: Final = 2
-"""Steps dispatched to the devices beyond the last step known to be done. Two are enough that the
-devices never wait for Python, and few enough that a cancelled batch stops soon."""
+"""At most so many steps are dispatched to the devices beyond the last step known to be done. Two
+are enough that the devices never wait for Python, and few enough that a cancelled batch stops
+soon."""
 
 
 class DeviceBatch:

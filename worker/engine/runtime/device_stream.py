@@ -23,8 +23,9 @@ from imagefleet.worker.engine.sampling.arrays import Decoded, InitLatents, Sampl
 from imagefleet.worker.engine.schedulers.registry import steps_after
 
 _MAX_STEPS_AHEAD: Final = 1
-"""Steps dispatched to the devices beyond the last one known to be done. Batches have two. With
-one, a cancelled slot is free sooner, and the host still has a whole step for its own work."""
+"""At most so many steps are dispatched to the devices beyond the last one known to be done. In a
+batch there are two. With one, a cancelled slot is free sooner, and the host still has a whole step
+for its own work."""
 
 
 @dataclass
@@ -33,11 +34,11 @@ class _Running:
 
     spec: ImageSpec
     calls: int
-    """Calls of the denoiser that it needs."""
+    """The image needs so many calls of the denoiser."""
     output_scale: float
-    """The factor from its last samples to diffusers' latents."""
+    """It is the factor from the image's last samples to diffusers' latents."""
     dispatched: int = 0
-    """Calls that were dispatched."""
+    """So many calls were dispatched."""
 
 
 class DeviceStream:
@@ -73,7 +74,8 @@ class DeviceStream:
             shape: placement.split(inputs.empty.init_latents(shape)) for shape in executables
         }
         self._arrays: dict[Shape, Slots] = {}
-        """Conditions and state of all slots, by shape. A free slot keeps what was in it."""
+        """It has the conditions and the state of all slots, by shape. A free slot keeps what was in
+        it."""
         self._running: dict[int, _Running] = {}
         self._shape: Shape | None = None
         self._ahead: deque[jax.Array] = deque()

@@ -85,7 +85,8 @@ class DiffusionEngine:
         )
         self._executables: Mapping[Shape, ShapeExecutables] = {}
         self._empty_init_latents: Mapping[Shape, InitLatents] = {}
-        """The init latents of a batch without init images, by shape; on the devices."""
+        """It has the init latents of a batch without init images, by shape; they are on the
+        devices."""
         self._rgb_factors = placement.replicate(
             np.zeros((programs.latent_channels + 1, 3), np.float32)
         )

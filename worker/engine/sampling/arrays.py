@@ -17,7 +17,7 @@ class Weights(NamedTuple):
     """The parameters of the networks."""
 
     text: tuple[Params, ...]
-    """Those of each text encoder."""
+    """It has the parameters of each text encoder."""
     denoiser: Params
     vae: Params
     safety: Params | None
@@ -27,58 +27,62 @@ class BatchInputs(NamedTuple):
     """The inputs of a batch. They are numpy arrays on the host, then split by slot over devices."""
 
     tokens: Any
-    """A tuple with an array for each text encoder, int32 `[b, 2, k, n]`: k chunks of a prompt of as
-    many tokens as this encoder takes."""
+    """It is a tuple with an array for each text encoder, int32 `[b, 2, k, n]`: k chunks of a
+    prompt, each of as many tokens as this encoder takes."""
     has_negative: Any
-    """bool `[b]`: whether a negative prompt is given, be it empty."""
+    """bool `[b]`: whether a negative prompt is given, even an empty one."""
     clip_skip: Any
     """int32 `[b]`: the last layers of the text encoders that the prompt skips."""
     key: Any
-    """uint32 `[b, 2]`: the seed's high and low half, which form a threefry key."""
+    """It is the seed as a threefry key, uint32 `[b, 2]`: its high half and its low half."""
     image_index: Any
-    """uint32 `[b]`."""
+    """It is the index of the image, uint32 `[b]`."""
     initial_mix: Any
-    """float32 `[b, 2]`: the factors of the init latents and of the noise in the first latents."""
+    """It has the factors of the init latents and of the noise in the first latents, float32
+    `[b, 2]`."""
     guidance: Any
-    """float32 `[b]`."""
+    """It is the guidance scale, float32 `[b]`."""
     guidance_rescale: Any
-    """float32 `[b]`, 0 to 1."""
+    """It is the image's `guidance_rescale`, float32 `[b]`, 0 to 1."""
     rows: Any
-    """float32 `[b, calls, COLUMNS]`, padded."""
+    """They are the rows of the coefficient tables, float32 `[b, calls, COLUMNS]`, padded."""
     calls: Any
     """int32 `[b]`: the number of rows that are not padding. 0 in a padding slot."""
     lora_scales: Any = None
     """float32 `[b, LoRA]`: the scale of each LoRA that jobs may use. None if there are none."""
     image_guidance: Any = None
-    """float32 `[b]`: the scale of the guidance by an image. None: the model has none."""
+    """It is the scale of the guidance by an image, float32 `[b]`. None means that the model has
+    none."""
     token_weights: Any = None
-    """float32, as `tokens`. None: prompts have no weights, and one chunk."""
+    """They are float32, in the shapes of `tokens`. None means that prompts have no weights, and one
+    chunk."""
     used_chunks: Any = None
-    """int32 `[b]`: the first chunks, which the denoiser reads. None: prompts have no weights."""
+    """int32 `[b]`: the denoiser reads so many chunks, the first ones. None means that prompts have
+    no weights."""
 
 
 class InitImages(NamedTuple):
     """The init images of a batch. Zeros, mask True, in a slot without one."""
 
     pixels: Any
-    """uint8 `[b, H, W, 3]`."""
+    """They are uint8 `[b, H, W, 3]`."""
     inpaint_mask: Any
-    """bool `[b, H, W, 1]`: True where the image is generated. It is kept elsewhere."""
+    """It is bool `[b, H, W, 1]`: True where the image is generated, False where it is kept."""
     key: Any
     image_index: Any
-    """Both as in `BatchInputs`."""
+    """`key` and `image_index` are those of `BatchInputs`."""
 
 
 class InitLatents(NamedTuple):
     """VAE latents of the init images. Zeros, mask True, in a slot without one."""
 
     latents: Any
-    """float32 `[b, h, w, c]`."""
+    """They are float32 `[b, h, w, c]`."""
     inpaint_mask: Any
-    """bool `[b, h, w, 1]`."""
+    """It is bool `[b, h, w, 1]`, like that of `InitImages`."""
     image_channels: Any = None
-    """float32 `[b, h, w, i]`: the channels that the denoiser gets beside the latents. None: it gets
-    none."""
+    """float32 `[b, h, w, i]`: the channels that the denoiser gets beside the latents. None means
+    that it gets none."""
 
 
 class Conditions(NamedTuple):
@@ -92,33 +96,34 @@ class Conditions(NamedTuple):
     calls: jax.Array
     init_latents: InitLatents
     noise: jax.Array
-    """float32 `[b, h, w, c]`: the initial noise. Inpainting also adds it to the kept parts."""
+    """It is the initial noise, float32 `[b, h, w, c]`. Inpainting also adds it to the kept
+    parts."""
     step_key: jax.Array
     """uint32 `[b, 2]`: the key of the noise that some schedulers add at each step."""
     lora_scales: jax.Array | None = None
     image_guidance: jax.Array | None = None
-    """Both as in `BatchInputs`."""
+    """`lora_scales` and `image_guidance` are those of `BatchInputs`."""
 
 
 class SamplerState(NamedTuple):
     """The arrays that a step changes."""
 
     latents: jax.Array
-    """float32 `[b, h, w, c]`."""
+    """They are float32 `[b, h, w, c]`."""
     history: jax.Array
-    """float32 `[b, LAGS - 1, h, w, c]`."""
+    """It has the h of earlier rows, the latest first, float32 `[b, LAGS - 1, h, w, c]`."""
     position: jax.Array
-    """int32 `[b]`: the next row of each slot."""
+    """It is the next row of each slot, int32 `[b]`."""
     predicted_x0: jax.Array
-    """float32 `[b, h, w, c]`: the x0 that the last step predicted, for previews."""
+    """It is the x0 that the last step predicted, for previews: float32 `[b, h, w, c]`."""
 
 
 class Decoded(NamedTuple):
     """The results of a batch."""
 
     images: jax.Array
-    """uint8 `[b, H, W, 3]`."""
+    """They are uint8 `[b, H, W, 3]`."""
     finite: jax.Array
     """bool `[b]`: whether the decoder's output is free of NaN and infinity."""
     flagged: jax.Array
-    """bool `[b]`: whether the safety checker made the image black."""
+    """It says whether the safety checker made the image black, bool `[b]`."""

@@ -25,14 +25,14 @@ class EmptyBatch:
     calls: int
     """The most calls of the denoiser that a job may need."""
     token_lengths: tuple[int, ...]
-    """The tokens of a prompt for each text encoder."""
+    """It is the number of tokens of a prompt for each text encoder."""
     latent_channels: int
     pixels_per_latent: int
     loras: int = 0
     """The number of LoRA that jobs may use."""
     image_input: ImageInput = ImageInput.NONE
     prompt_chunks: int = 0
-    """The most chunks of a prompt with weights. 0: there are no such prompts."""
+    """A prompt with weights has at most so many chunks. 0 means that there are no such prompts."""
 
     @classmethod
     def of(

@@ -8,11 +8,11 @@ class ImageInput(Enum):
 
     NONE = "no image"
     MASKED = "a mask and a masked image"
-    """Inpainting: the mask, one channel, and the latents of the image without what is masked
-    (Rombach et al. 2022)."""
+    """Inpainting gives the denoiser the mask, one channel, and the latents of the image without
+    what is masked (Rombach et al. 2022)."""
     EDITED = "an image to edit"
-    """instruct-pix2pix: the latents of the image, which has a guidance scale of its own (Brooks et
-    al. 2023)."""
+    """instruct-pix2pix gives the denoiser the latents of the image, which has a guidance scale of
+    its own (Brooks et al. 2023)."""
 
     def channels(self, latent_channels: int) -> int:
         """Return the number of channels beside those of the latents."""

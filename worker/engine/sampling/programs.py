@@ -40,10 +40,10 @@ class DiffusionPrograms:
     """The programs of one model. This record holds the networks' structure, but no weights."""
 
     denoiser: Denoiser
-    """The text encoders and the network of the model's family."""
+    """It has the text encoders and the network of the model's family."""
     vae: nnx.GraphDef[nnx.Module]
     safety: nnx.GraphDef[SafetyChecker] | None
-    """None: no image is checked."""
+    """None means that no image is checked."""
     latent_channels: int
     latent_scale: LatentScale
     pixels_per_latent: int

@@ -30,7 +30,7 @@ class StepTables:
         """
         self._info = info
         self._schedules: list[NoiseSchedule] = []
-        """Those that differ. Shapes with equal ones share tables."""
+        """No two of these schedules are equal. Shapes with equal schedules share tables."""
         self._number_by_shape = {
             shape: self._number_of(noise_schedule(shape)) for shape in info.shapes
         }

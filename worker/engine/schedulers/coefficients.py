@@ -30,7 +30,8 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
 from imagefleet.worker.engine.schedulers.noise_schedule import Prediction
 
 LAGS: Final = 5
-"""The h of this row and of four earlier rows: PNDM's fifth row reads back past one it skips."""
+"""A row reads its own h and those of four earlier rows. PNDM's fifth row needs all of them, since
+it skips the h of one row."""
 COLUMNS: Final = 11 + LAGS
 (
     _TIMESTEP,
@@ -53,16 +54,16 @@ class CoefficientTable:
     """The coefficients of one scheduler for one step count, from its first step or a later one."""
 
     rows: NDArray[np.float32]
-    """`[calls, COLUMNS]`."""
+    """They are `[calls, COLUMNS]`."""
     start: NoiseLevel
-    """Noise level before the first row, at which an init image is mixed with noise."""
+    """It is the noise level before the first row, at which an init image is mixed with noise."""
     init_noise_sigma: float = 1.0
-    """Standard deviation of the first sample without an init image."""
+    """It is the standard deviation of the first sample without an init image."""
     scales_input: bool = False
     """Whether diffusers keeps samples as x0 + (sigma / alpha) eps and scales them before each call
     of the model (`scale_model_input`). Here they are alpha x0 + sigma eps in every table."""
     order: int = 1
-    """Calls of the model in each step but the last, diffusers' `order`."""
+    """It is the number of calls of the model in each step but the last, diffusers' `order`."""
 
     @property
     def input_scale(self) -> float:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from imagefleet.worker.engine.schedulers.coefficients import LAGS
 
 Combination = NDArray[np.float64]
-"""`[1 + LAGS]`: the factor of the sample, then those of h, h', h'' …"""
+"""It is `[1 + LAGS]`: the factor of the sample, then those of h, h', h'' …"""
 
 SAMPLE: Final[Combination] = np.eye(1 + LAGS)[0]
-"""The sample of this row."""
+"""It is the sample of this row."""
 
 
 def lag(count: int) -> Combination:

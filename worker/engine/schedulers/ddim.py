@@ -12,7 +12,7 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 _CLIPS_BY_DEFAULT: Final = ("DDIMScheduler", "DDPMScheduler")
-"""Classes of files without `clip_sample` whose samples are clipped."""
+"""If a file of these classes has no `clip_sample`, samples are clipped."""
 
 
 def ddim(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:

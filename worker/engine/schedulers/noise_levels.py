@@ -44,7 +44,7 @@ def log_ratio(level: NoiseLevel) -> float:
 
 
 CLEAN: Final = NoiseLevel(1.0, 0.0)
-"""The level of a sample without noise."""
+"""A sample without noise has this level."""
 
 
 class LinearCombination(NamedTuple):

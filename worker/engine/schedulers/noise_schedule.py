@@ -38,8 +38,8 @@ class Prediction(StrEnum):
 
 SPACINGS: Final = ("leading", "trailing", "linspace")
 SIGMA_SPACINGS: Final = ("karras", "exponential", "beta")
-"""Noise levels by Karras et al. 2022, equation 5; equal steps of log sigma; and quantiles of a beta
-distribution (Lee et al. 2024)."""
+"""Noise levels are spaced by Karras et al. 2022, equation 5; by equal steps of log sigma; or by
+quantiles of a beta distribution (Lee et al. 2024)."""
 
 _KNOWN_CLASSES: Final = (
     "DDIMScheduler",
@@ -62,8 +62,8 @@ _KNOWN_CLASSES: Final = (
 """diffusers' schedulers that share these betas: a model made for one runs with all others. The
 registry says which of them this engine has."""
 EDM_CLASSES: Final = ("EDMDPMSolverMultistepScheduler", "EDMEulerScheduler")
-"""diffusers' schedulers of models trained with the noise levels of Karras et al. 2022. They have no
-betas, so such a model runs with these two only."""
+"""These schedulers of diffusers are for models trained with the noise levels of Karras et al. 2022.
+They have no betas, so such a model runs with these two only."""
 _DEFAULT_BETAS: Final = ("linear", 1e-4, 0.02)
 _OTHER_DEFAULT_BETAS: Final = {
     "LCMScheduler": ("scaled_linear", 0.00085, 0.012),
@@ -80,7 +80,7 @@ class NoiseSchedule:
     """`scheduler_config.json`. None: the file has no value, and the schedulers' defaults differ."""
 
     class_name: str
-    """In model_index.json."""
+    """It is the class in model_index.json."""
     num_train_timesteps: int
     beta_schedule: str
     beta_start: float
@@ -94,25 +94,26 @@ class NoiseSchedule:
     clip_sample: bool | None
     """Whether the predicted x0 is clipped (DDIM, LCM)."""
     clip_sample_range: float
-    """The bound of what is clipped."""
+    """It is the largest absolute value after clipping."""
     sigma_spacing: str | None
-    """How the noise levels of the solvers are spaced: one of `SIGMA_SPACINGS`. None: as the
-    timesteps."""
+    """It says how the noise levels of the solvers are spaced: one of `SIGMA_SPACINGS`. None means
+    that they are spaced as the timesteps."""
     final_sigmas_type: str
-    """Noise level after the last step of Euler and DPM-Solver++: `zero` or `sigma_min`, the lowest
-    level of training."""
+    """It gives the noise level after the last step of Euler and DPM-Solver++: `zero` or
+    `sigma_min`, the lowest level of training."""
     dpm: DpmOptions
     singlestep: DpmOptions
     deis: DeisOptions
     unipc: UniPcOptions
     lcm: LcmOptions
     lacks_betas: bool
-    """Whether the file leaves betas to the scheduler's class. In diffusers another scheduler of a
-    job would have its own."""
+    """Whether the file leaves betas to the scheduler's class. In diffusers, another scheduler that
+    a job chooses would have betas of its own."""
     edm: EdmOptions | None
     """None: the model was trained with betas."""
     unsupported: Mapping[str, str]
-    """By scheduler: the field, with its value, for which it cannot run with this file."""
+    """By scheduler, it has the field, with its value, for which the scheduler cannot run with this
+    file."""
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any], class_name: str) -> Self:

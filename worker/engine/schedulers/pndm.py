@@ -20,8 +20,8 @@ _WEIGHTS: Final = (
     (55 / 24, -59 / 24, 37 / 24, 0.0, -9 / 24),
     (55 / 24, -59 / 24, 37 / 24, -9 / 24),
 )
-"""Adams-Bashforth weights of this output and earlier ones, for each call (Liu et al. 2022). Later
-calls give the output of the second call the weight 0."""
+"""For each call, it has the Adams-Bashforth weights of this output and earlier ones (Liu et al.
+2022). Later calls give the output of the second call the weight 0."""
 
 
 def pndm(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:

@@ -70,7 +70,7 @@ class UniPcOptions:
     solver_type: str = "bh2"
     lower_order_final: bool = True
     disable_corrector: tuple[int, ...] = ()
-    """Steps after which the corrector is left out."""
+    """After these steps the corrector is left out."""
 
     @classmethod
     def read(cls, fields: ConfigReader) -> Self:

@@ -22,7 +22,7 @@ _OWN_SOLVER_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "DEISMultistepScheduler": _TYPES_OF_DEIS,
     "UniPCMultistepScheduler": _TYPES_OF_UNIPC,
 }
-"""Each class's own types of its solver, its default first."""
+"""It has each class's own types of its solver, its default first."""
 _SOLVER_TYPES: Final = (*_TYPES_OF_DPM, *_TYPES_OF_DEIS, *_TYPES_OF_UNIPC)
 
 _FIXED_VARIANCES: Final = (None, "fixed_small", "fixed_small_log", "fixed_large", "fixed_large_log")
@@ -64,16 +64,17 @@ _SUPPORTED: Final[Mapping[str, Values]] = {
     "unipc": {**_MULTISTEP, "predict_x0": (True,), "solver_p": (None,)},
     "edm_dpmsolver++": _EDM_DPM,
 }
-"""The supported values of each field, by scheduler. A field that is missing has the first, but for
-those below. As in diffusers, types of another solver stand for the default of its own."""
+"""It has the supported values of each field, by scheduler. A missing field has the first value,
+except for the fields below. As in diffusers, a type of another solver stands for the default of the
+scheduler's own."""
 _OTHER_DEFAULTS: Final[Mapping[str, object]] = {"skip_prk_steps": False}
-"""Defaults of diffusers that are not supported."""
+"""diffusers has these defaults, which are not supported."""
 
 _SPACED: Final = (
     *("euler", "dpmsolver++", "dpmsolver++_karras", "dpmsolver++_singlestep", "deis", "unipc"),
     *("lms", "heun", "kdpm2", "kdpm2_ancestral"),
 )
-"""Schedulers that know other spacings of the noise levels. With such a spacing, those of diffusers
+"""These schedulers know other spacings of the noise levels. With such a spacing, those of diffusers
 read `sigma_min` and `sigma_max`, also where they are no parameters of the class."""
 _ALWAYS_SPACED: Final = ("dpmsolver++_karras",)
 

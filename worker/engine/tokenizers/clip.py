@@ -19,20 +19,20 @@ from imagefleet.worker.engine.tokenizers.clip_files import TokenizerFiles
 _WORD_PATTERN: Final = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 )
-"""The pattern of CLIP's `SimpleTokenizer` (Radford et al. 2021)."""
+"""It is the pattern of CLIP's `SimpleTokenizer` (Radford et al. 2021)."""
 _BARE_LENGTH: Final = 2
-"""Tokens of an empty prompt: the start and the end."""
+"""An empty prompt has so many tokens: the start and the end."""
 
 
 class PromptChunks(NamedTuple):
     """Prompts in chunks. Each text encoder has chunks of its own length."""
 
     ids: tuple[NDArray[np.int32], ...]
-    """`[prompts, chunks, tokens]` of each text encoder."""
+    """They are `[prompts, chunks, tokens]`, for each text encoder."""
     weights: tuple[NDArray[np.float32], ...]
-    """As `ids`: the weight of each token."""
+    """They are the weights of the tokens, in the shapes of `ids`."""
     used: int
-    """The chunks that hold tokens of any of the prompts; at least one."""
+    """So many chunks hold tokens of any of the prompts; at least one."""
 
 
 class PromptTokenizer:
@@ -42,7 +42,7 @@ class PromptTokenizer:
         """Take the tokenizers of a model, in the order of its text encoders."""
         self.tokenizers: Final = tuple(tokenizers)
         self.lengths: Final = tuple(tokenizer.length for tokenizer in tokenizers)
-        """The tokens of a prompt for each text encoder."""
+        """It has the number of tokens of a prompt for each text encoder."""
 
     def require_equal_lengths(self) -> None:
         """Require that all text encoders get as many tokens.
@@ -104,7 +104,7 @@ class ClipTokenizer:
         read = TokenizerFiles.read(files, folder)
         self._folder = folder
         self.length = read.model_max_length
-        """Tokens per prompt, including start and end."""
+        """It is the number of tokens per prompt, including start and end."""
         try:
             self._tokenizer = _build(read)
         except Exception as error:  # the library raises plain Exceptions

@@ -21,12 +21,12 @@ _DEFAULT_TOKENS: Final = {
     "unk_token": _END,
     "pad_token": _END,
 }
-"""CLIPTokenizer's default tokens."""
+"""They are CLIPTokenizer's default tokens."""
 _NAMED: Final = (
     *("bos_token", "eos_token", "unk_token", "sep_token"),
     *("pad_token", "cls_token", "mask_token"),
 )
-"""Fields of tokens that every tokenizer of transformers has, in the order of their addition."""
+"""Every tokenizer of transformers has tokens in these fields, in the order of their addition."""
 
 Added = str | AddedToken
 
@@ -38,10 +38,10 @@ class TokenizerFiles:
     vocabulary: dict[str, int]
     merges: list[tuple[str, str]]
     named_tokens: Mapping[str, str]
-    """The start, end, unknown and padding token, by their fields."""
+    """It has the start, end, unknown and padding token, by their fields."""
     added_tokens: list[AddedToken]
-    """Tokens that are never split, in the order of their addition. One that the vocabulary lacks
-    gets the next free id, whatever id a file gives to it."""
+    """These tokens are never split. They are in the order of their addition. One that the
+    vocabulary lacks gets the next free id, whatever id a file gives to it."""
     model_max_length: int
 
     @classmethod

@@ -36,8 +36,8 @@ _OTHER_UNETS: Final = {
     8: "a UNet of instruct-pix2pix",
     9: "a UNet of inpainting",
 }
-"""Kinds of UNet by their input channels, where latents have four. Each gets further images beside
-the latents."""
+"""It names the kinds of UNet by their input channels, where latents have four. Each gets further
+images beside the latents."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ _KOHYA_PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "text_encoder_2": ("lora_te2_",),
 }
 _ATTENTION: Final = {"to_out.0": "to_out", "out_proj": "to_out"}
-"""Names of attention layers in diffusers' older files, where they differ."""
+"""diffusers' older files have these other names of attention layers."""
 
 
 class StableDiffusionLoraNames:

@@ -26,16 +26,17 @@ from imagefleet.worker.engine.kernels.large_convolution_spec import KernelSpec
 from imagefleet.worker.engine.placement.memory_check import Workload
 
 _DECODER_MAPS: Final = {"cpu": 6.0, "gpu": 6.0, "tpu": 10.5}
-"""Full-size maps, as wide as the decoder's first level, that the decoder holds at once. On CPU
+"""The decoder holds so many full-size maps at once, as wide as its first level. On CPU this is
 measured with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB. For TPUs
 docs/tpu.md has what their compiler takes."""
 _DECODER_MAPS_BY_KERNEL: Final = 3.3
-"""The same on TPUs whose kernel for large maps computes the last upsampling."""
+"""It is the number of maps on TPUs whose kernel for large maps computes the last upsampling."""
 _DECODER_FIXED_BYTES: Final = {"cpu": 0, "gpu": 0, "tpu": 250_000_000}
-"""Bytes that the decoder needs whatever the size of the image: on TPUs mostly its code."""
+"""The decoder needs so many bytes whatever the size of the image. On TPUs they are mostly its
+code."""
 _UNET_MAPS: Final = 27
-"""Maps that the UNet holds at once besides its scores, skips included. Measured in the same way:
-268 MiB for a prompt and its negative prompt."""
+"""The UNet holds so many maps at once besides its scores, skips included. This is measured in the
+same way: 268 MiB for a prompt and its negative prompt."""
 
 
 def _upsamples_by_kernel(configs: Configs, shape: Shape, device_kind: str) -> bool:

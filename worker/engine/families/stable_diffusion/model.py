@@ -55,7 +55,7 @@ class StableDiffusion:
     configs: Configs
     inversions: tuple[LoadedInversion, ...] = ()
     vectors: Mapping[str, VectorsById] = field(default_factory=dict, repr=False)
-    """By text encoder: the vectors of textual inversions."""
+    """It has the vectors of textual inversions, by text encoder."""
     lora_names: LoraNames = LORA_NAMES
 
     @property

@@ -16,18 +16,18 @@ from imagefleet.worker.engine.families.stable_diffusion.training_markers import 
 UNET_PREFIX: Final = "model.diffusion_model."
 VAE_PREFIX: Final = "first_stage_model."
 Renames = Sequence[tuple[str, str]]
-"""Pairs of a regular expression and its replacement, applied in order."""
+"""Each rule is a regular expression and its replacement. The rules are applied in order."""
 
 CLIP_PREFIXES: Final = {
     "text_encoder": ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer."),
     "text_encoder_2": (),
 }
-"""By text encoder: where a CLIP of transformers lies in a file."""
+"""By text encoder, it has the prefixes of the keys of a CLIP of transformers."""
 OPEN_CLIP_PREFIXES: Final = {
     "text_encoder": ("cond_stage_model.model.",),
     "text_encoder_2": ("conditioner.embedders.1.model.", "conditioner.embedders.0.model."),
 }
-"""By text encoder: where a CLIP of OpenCLIP lies in a file."""
+"""By text encoder, it has the prefixes of the keys of a CLIP of OpenCLIP."""
 
 
 _RESNET: Final[Renames] = (
@@ -202,7 +202,7 @@ _BASES: Final[Mapping[int, Mapping[str, str]]] = {
         "xl": "diffusers/stable-diffusion-xl-1.0-inpainting-0.1",
     },
 }
-"""Hub ids by the UNet's input channels, and by kind."""
+"""It has Hub ids by the UNet's input channels, and by kind."""
 
 
 def base_model(shapes: Mapping[str, tuple[int, ...]]) -> str | None:

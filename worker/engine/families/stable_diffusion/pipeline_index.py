@@ -37,11 +37,11 @@ class Pipeline:
     text_encoder_classes: tuple[str, ...]
     tokenizers: tuple[str, ...]
     guidance_scale: float
-    """The default of this pipeline in diffusers."""
+    """It is the default of this pipeline in diffusers."""
     num_inference_steps: int
-    """The same."""
+    """It is the default of this pipeline in diffusers, too."""
     scheduler_fields: Mapping[str, Any]
-    """Fields of scheduler_config.json that the pipeline sets, whatever the file says, if the file
+    """The pipeline sets these fields of scheduler_config.json, whatever the file says, if the file
     or the scheduler has them."""
     old_sample_size: int | None
     """The least `sample_size` of a UNet saved before diffusers 0.9, whose default was wrong."""
@@ -52,7 +52,7 @@ class Pipeline:
     needs_guidance_embedding: bool = False
     """Whether the pipeline gives the UNet the guidance scale (LCM) and applies no guidance."""
     has_aesthetic_scores: bool = False
-    """Whether one of these numbers is an aesthetic score (SDXL's refiner)."""
+    """Whether one of the numbers about the image is an aesthetic score (SDXL's refiner)."""
     normalises_latents: bool
     """Whether the pipeline knows `latents_mean` and `latents_std` of an autoencoder."""
     zeros_absent_negatives: bool
@@ -136,7 +136,7 @@ PIPELINES: Final[Mapping[str, Pipeline]] = {
         _XL, num_inference_steps=100, image_input=ImageInput.EDITED, image_use=_EDITING
     ),
 }
-"""By class name. The numbers are diffusers' defaults."""
+"""It has the pipelines by class name. The numbers are diffusers' defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class PipelineIndex:
 
     pipeline: Pipeline
     text_encoder_classes: tuple[str, ...]
-    """By text encoder: `CLIP_TEXT` or `CLIP_TEXT_PROJECTED`."""
+    """It is `CLIP_TEXT` or `CLIP_TEXT_PROJECTED` for each text encoder."""
     scheduler_class: str
     has_safety_checker: bool
     force_zeros_for_empty_prompt: bool

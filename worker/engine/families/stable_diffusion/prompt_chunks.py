@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 _MAX_RATIO: Final = 1_000.0
-"""By how much states are scaled at most. Negative weights may bring the mean after them to zero."""
+"""States are scaled by at most this factor. With negative weights, their mean after weighing may be
+zero."""
 
 
 def used_tokens(used_chunks: jax.Array, chunks: int, length: int) -> jax.Array:

@@ -24,9 +24,9 @@ class EncodedPrompt(NamedTuple):
     """A prompt as the UNet takes it."""
 
     hidden: jax.Array
-    """`[…, k n, d]`."""
+    """They are `[…, k n, d]`."""
     pooled: jax.Array | None
-    """`[…, p]`; None if the model has none."""
+    """It is `[…, p]`, or None if the model has none."""
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
 
 Floats = NDArray[np.float32]
 VectorsById = Mapping[int, Floats]
-"""Vectors of one text encoder, `[hidden_size]` each, by the ids of their tokens."""
+"""It has the vectors of one text encoder, `[hidden_size]` each, by the ids of their tokens."""
 
 _KEYS: Final = {"clip_l": "text_encoder", "clip_g": "text_encoder_2"}
-"""The keys in files for SDXL, and their text encoders."""
+"""It gives the text encoder for each key in files for SDXL."""
 _EMBEDDING: Final = "embeddings.token_embedding.weight"
 _DTYPES: Final = ("F32", "F16", "BF16")
 
@@ -38,7 +38,7 @@ class TextualInversion:
 
     loaded: LoadedInversion
     vectors: Mapping[str, Floats]
-    """`[vectors, hidden_size]` by text encoder."""
+    """They are `[vectors, hidden_size]`, by text encoder."""
 
 
 def read_textual_inversions(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 AESTHETIC_SCORES: Final = (2.5, 6.0)
-"""diffusers' defaults of `negative_aesthetic_score` and `aesthetic_score`."""
+"""They are diffusers' defaults of `negative_aesthetic_score` and `aesthetic_score`."""
 
 
 def time_ids(height: int, width: int, *, has_aesthetic_scores: bool) -> NDArray[np.float32]:

@@ -20,7 +20,8 @@ _EDM_BOUNDS: Final[Mapping[str, str]] = {
     "edm_vpred.sigma_min": "sigma_min",
     "edm_vpred.sigma_max": "sigma_max",
 }
-"""Keys of a v-prediction with the noise levels of EDM, and the field that each gives."""
+"""In a file of a v-prediction with the noise levels of EDM, each of these keys gives the value of a
+field."""
 MARKERS: Final = frozenset((_V_PREDICTION, _ZERO_SNR, *_EDM_BOUNDS))
 _TOLERANCE: Final = 1e-2
 """A bound in half precision differs from the field by up to 1e-3 of it."""

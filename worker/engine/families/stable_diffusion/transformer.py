@@ -33,7 +33,7 @@ class ContextKV(NamedTuple):
     key: jax.Array
     value: jax.Array
     mask: jax.Array | None = None
-    """bool `[b, n]`: the keys that count. None: all."""
+    """bool `[b, n]`: the keys that are used. None means that all are used."""
 
 
 class Attention(nnx.Module):
@@ -149,7 +149,8 @@ class TransformerBlock(nnx.Module):
 
 
 BlockContext = Sequence[Sequence[ContextKV]]
-"""Keys and values of the text: for each transformer of a UNet block, for each of its layers."""
+"""It has the keys and values of the text: for each transformer of a UNet block, those of each
+layer."""
 
 
 class Transformer(nnx.Module):

@@ -158,11 +158,11 @@ class PromptContext(NamedTuple):
     """The part of the UNet's computation that depends on the prompt only, not on the step."""
 
     blocks: Sequence[BlockContext]
-    """Keys and values of the text for each block: down, mid, up."""
+    """They are the keys and values of the text for each block: down, mid, up."""
     text_time_embedding: jax.Array | None
-    """`[…, e]`, added to the timestep's embedding. None if the config has no `text_time`."""
+    """It is `[…, e]`, added to the timestep's embedding. None if the config has no `text_time`."""
     mask: jax.Array | None = None
-    """bool `[…, n]`: the tokens that the UNet attends to. None: all."""
+    """bool `[…, n]`: the tokens that the UNet attends to. None means that it attends to all."""
 
     def masked_blocks(self) -> Sequence[BlockContext]:
         """Return `blocks` with the mask in each layer."""

@@ -37,15 +37,15 @@ class UNetConfig:
     layers_per_block: tuple[int, ...]
     down_has_attention: tuple[bool, ...]
     up_has_attention: tuple[bool, ...]
-    """In the order of the file: the coarsest level first."""
+    """It is in the order of the file: the coarsest level first."""
     mid_has_attention: bool
     has_mid_block: bool
-    """False in distilled UNets without one: their coarsest down block leads to the up blocks."""
+    """In distilled UNets without one, the coarsest down block leads to the up blocks."""
     down_transformer_layers: tuple[tuple[int, ...], ...]
-    """By level and layer of its down block: the layers of the transformer after that layer."""
+    """It counts the layers of the transformer after each layer of the down block, by level."""
     mid_transformer_layers: int
     up_transformer_layers: tuple[tuple[int, ...], ...]
-    """In the order of the file: the coarsest level first."""
+    """It is in the order of the file: the coarsest level first."""
     heads: tuple[int, ...]
     cross_attention_dim: int
     text_time: "TextTimeConfig | None"
@@ -54,8 +54,8 @@ class UNetConfig:
     flip_sin_to_cos: bool
     freq_shift: int
     time_cond_proj_dim: int | None
-    """Width of the embedding of the guidance scale, in UNets distilled from guidance (Luo et al.
-    2023, section 4.2). None in all others."""
+    """It is the width of the embedding of the guidance scale, in UNets distilled from guidance (Luo
+    et al. 2023, section 4.2). It is None in all others."""
 
     @classmethod
     def from_json(
@@ -131,11 +131,11 @@ class TextTimeConfig:
     """
 
     pooled: int
-    """Width of the pooled state of the prompt."""
+    """It is the width of the pooled state of the prompt."""
     sinusoids: int
-    """Width of the embedding of each of the numbers."""
+    """It is the width of the embedding of each of the numbers."""
     time_ids: int
-    """How many numbers there are."""
+    """It is the number of these numbers."""
 
     @classmethod
     def read(cls, fields: ConfigReader, time_ids: int) -> Self | None:
