@@ -37,7 +37,7 @@ _CONVERT: Final = (
 
 
 class CheckpointFiles:
-    """The files of one checkpoint. It remembers which were read."""
+    """It has the files of one checkpoint, and remembers which were read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

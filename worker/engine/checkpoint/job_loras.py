@@ -30,7 +30,7 @@ determines the program, and is therefore a key of the tree of parameters."""
 
 
 class StackedFactors(NamedTuple):
-    """The factors of all LoRA of a layer, side by side."""
+    """It has the factors of all LoRA of a layer, side by side."""
 
     down: Any
     """It is `[in, columns]`; for a convolution it is `[h, w, in, columns]`."""
@@ -49,7 +49,7 @@ def job_loras(options: Sequence[LoraOption]) -> tuple[JobLora, ...]:
 
 
 class JobLoraFactors:
-    """The factors of all files, by the layers that they fit."""
+    """It has the factors of all files, by the layers that they fit."""
 
     def __init__(self, options: Sequence[LoraOption], shapes: Shapes, names: LoraNames) -> None:
         """Read the files. `shapes` and `names` are those of `read_loras`.
@@ -107,7 +107,7 @@ class JobLoraFactors:
 def _stack(
     found: Sequence[tuple[int, LoraFactors]], entry: WeightEntry
 ) -> tuple[Columns, StackedFactors]:
-    """Return the factors of one layer side by side, in our layout, and whose each column is."""
+    """Return the number of the LoRA of each column, and the factors side by side, in our layout."""
     columns = tuple(number for number, factors in found for _ in factors.down)
     downs = [_down(factors.down, entry.shape) for _, factors in found]
     ups = [factors.scale * factors.up.T for _, factors in found]

@@ -2,7 +2,7 @@
 
 Input: files in diffusers', PEFT's or kohya's format, with LoRA of linear layers and of convolutions
 (LoCon). Output: the factors of each weight. A merged weight is W + scale * alpha / rank * up @
-down, in float32. Every key of a file must have its place.
+down, in float32. Every key of a file must fit a weight.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _DTYPES: Final = ("F64", "F32", "F16", "BF16", "I64", "I32")
 
 @dataclass(frozen=True)
 class LoraFactors:
-    """What one file adds to one weight."""
+    """It has what one file adds to one weight."""
 
     down: Floats
     """It is `[rank, in, …]`, in torch's layout."""
@@ -55,7 +55,7 @@ Loras = Mapping[str, Mapping[str, Sequence[LoraFactors]]]
 
 
 class MergedTensors(TensorFiles):
-    """The weights of a network with LoRA added. Tensors are read only on demand."""
+    """It has the weights of a network with LoRA added. Tensors are read only on demand."""
 
     def __init__(self, files: TensorFiles, factors: Mapping[str, Sequence[LoraFactors]]) -> None:
         """Add `factors`, by the keys in `files`."""
@@ -106,7 +106,7 @@ def applied_loras(options: Sequence[LoraOption]) -> tuple[AppliedLora, ...]:
 def digest_with(
     digest: str, loras: Sequence[AppliedLora], inversions: Sequence[LoadedInversion] = ()
 ) -> str:
-    """Return the digest of a checkpoint with these files; its own if there are none."""
+    """Return the digest of a checkpoint with these files; its own digest if there are none."""
     if not loras and not inversions:
         return digest
     parts = [f"{each.digest} {each.scale!r}" for each in loras]
@@ -115,7 +115,7 @@ def digest_with(
 
 
 class _LoraFile:
-    """One LoRA file, matched with the weights of a model."""
+    """It is one LoRA file, matched with the weights of a model."""
 
     def __init__(self, path: Path, shapes: Shapes, names: LoraNames) -> None:
         self._path = path

@@ -1,7 +1,7 @@
 """Read the keys of LoRA files in diffusers', PEFT's and kohya's formats.
 
-Input: a key. Output: the name of its layer and the part that it is. Which names a model's layers
-have is known to its family.
+Input: a key. Output: the name of its layer and the part that it is. The family of a model
+defines the names of its layers.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 
 class LoraNames(Protocol):
-    """How LoRA files name the layers of a family's models."""
+    """It says how LoRA files name the layers of a family's models."""
 
     @property
     def networks(self) -> Sequence[str]:
@@ -24,8 +24,8 @@ class LoraNames(Protocol):
         """Return the names within a network that the patterns of PEFT may mean by a layer."""
 
     def mixture(self, keys: Iterable[str]) -> str | None:
-        """Return the words about a file that mixes formats, as in "names … twice". None: it does
-        not."""
+        """Return what an error says about a file that mixes formats, as in "names … twice". None
+        means that it does not mix them."""
 
 
 _PARTS: Final = (
@@ -46,7 +46,7 @@ is."""
 
 @dataclass(frozen=True)
 class LoraKey:
-    """What a key of a LoRA file says."""
+    """It has what a key of a LoRA file says."""
 
     layer: str
     part: str

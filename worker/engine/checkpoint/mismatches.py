@@ -30,7 +30,7 @@ _FOREIGN_KEYS: Final = (
 
 @dataclass(frozen=True)
 class Mismatches:
-    """What does not match between a network and its weight files."""
+    """It lists what does not match between a network and its weight files."""
 
     lines: list[str]
     """It has a sentence for every key that does not match."""

@@ -23,7 +23,7 @@ _DEFAULT_ALPHA: Final = 8.0
 
 
 class PeftSettings:
-    """The settings of one file."""
+    """It has the settings of one file."""
 
     def __init__(self, path: Path, header: Mapping[str, str]) -> None:
         """Read the settings from the header of the file at `path`.

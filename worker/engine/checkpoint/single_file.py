@@ -1,8 +1,8 @@
 """Read a checkpoint from one safetensors file in the original format.
 
 Input: the file. Output: the tensors of each network, under the keys of diffusers. Its configs and
-tokenizers come from a folder in diffusers format. It lies beside the file, or is that of the
-model's base on the Hub. The family of the model says which key is where.
+tokenizers come from a folder in diffusers format. That folder lies beside the file, or is the one
+of the model's base on the Hub. The family of the model says where each key is.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ def is_single_file(path: Path) -> bool:
 def config_folder(file: Path) -> Path | None:
     """Return the folder beside the file that has its configs and tokenizers.
 
-    It has the file's name without its ending. None: there is none.
+    It has the file's name without its ending. None means that there is no such folder.
     """
     folder = file.with_suffix("")
     return folder if (folder / INDEX).is_file() else None
@@ -42,7 +42,7 @@ def config_folder(file: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Origin:
-    """The place of a tensor in a file."""
+    """It says where a tensor is in a file."""
 
     key: str
     third: int | None = None
@@ -51,7 +51,7 @@ class Origin:
 
 
 class OriginalFormat(Protocol):
-    """The format of the program in which the models of a family were trained."""
+    """It is the format of the program in which the models of a family were trained."""
 
     def origins(
         self, network: str, keys: Iterable[str], stored: Iterable[str]
@@ -81,7 +81,7 @@ class OriginalFormat(Protocol):
 
 
 class SingleFile(CheckpointFiles):
-    """The files of a checkpoint whose weights are in one file."""
+    """It has the files of a checkpoint whose weights are in one file."""
 
     def __init__(self, file: Path, configs: Path, original_format: OriginalFormat) -> None:
         """Read weights from `file`, and everything else from the folder `configs`."""
@@ -129,7 +129,7 @@ class SingleFile(CheckpointFiles):
 
 
 class OriginalTensors(TensorFiles):
-    """One network in a file of the original format, under the keys of diffusers."""
+    """It reads one network in a file of the original format, under the keys of diffusers."""
 
     def __init__(self, whole: TensorFiles, places: Mapping[str, Origin]) -> None:
         """Show the tensors of `whole` at these places. Keys whose place is empty are left out."""

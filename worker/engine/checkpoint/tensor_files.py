@@ -15,7 +15,7 @@ from imagefleet.shared.errors import CheckpointError
 
 
 class TensorFiles:
-    """The open safetensors files of one network. Tensors are read only on demand."""
+    """It has the open safetensors files of one network. Tensors are read only on demand."""
 
     def __init__(self, paths: Sequence[Path], *, is_sharded: bool = False) -> None:
         """Open these files.

@@ -49,7 +49,8 @@ LEAF_NAMES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight
 
 @dataclass(frozen=True, kw_only=True)
 class WeightNames:
-    """How checkpoints name the weights of a network. Its class has them as `weight_names`."""
+    """It says how checkpoints name the weights of a network. The network's class has it as
+    `weight_names`."""
 
     to_checkpoint: RenameRules = ()
     """These rules turn our parameter path into the checkpoint's key."""
@@ -62,14 +63,14 @@ class WeightNames:
 
     @classmethod
     def of(cls, network: nnx.Module) -> "WeightNames":
-        """Return the names of a network; those of a class that has none are our paths."""
+        """Return the names of a network. If its class has none, the keys are our paths."""
         names: WeightNames = getattr(type(network), "weight_names", cls())
         return names
 
 
 @dataclass(frozen=True)
 class WeightEntry:
-    """One parameter of a network and the checkpoint key that fills it."""
+    """It is one parameter of a network, with the checkpoint key that fills it."""
 
     path: tuple[Any, ...]
     key: str
@@ -128,7 +129,7 @@ class NotFiniteError(ValueError):
 
 
 class WeightMapping:
-    """The mapping from checkpoint keys to the parameters of one network."""
+    """It maps checkpoint keys to the parameters of one network."""
 
     def __init__(self, network: str, model: nnx.Module, files: TensorFiles) -> None:
         """Match the parameters of `model` with the keys in `files`.
@@ -172,7 +173,7 @@ class WeightMapping:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each weight in its file, by key."""
+        """Return the shape of each weight in its file, by key."""
         return {
             entry.key: self._files.shapes[self._stored_keys[entry.key]] for entry in self._entries
         }

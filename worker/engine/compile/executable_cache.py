@@ -52,7 +52,8 @@ _RECOMPILE: Final[dict[str, bool | str]] = {"xla_embed_ir_in_executable": False}
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceCopy:
-    """The devices of one copy of the weights. All copies share the executables of the first."""
+    """It has the devices of a copy of the weights. All copies share the executables of the
+    first."""
 
     devices: Sequence[jax.Device]
     first: Sequence[jax.Device]
@@ -60,7 +61,7 @@ class DeviceCopy:
 
     @property
     def is_other(self) -> bool:
-        """Whether this is not the first copy."""
+        """Return whether this is not the first copy."""
         return self.devices != self.first
 
 
@@ -105,7 +106,7 @@ class ExecutableCache:
         """Return the executable of a program.
 
         Args:
-            name: Of the program.
+            name: The name of the program.
             inputs: A tree of arrays or abstract arrays; their types, shapes and shardings are part
                 of the fingerprint.
             lower: Called only if no store has the executable.
@@ -122,7 +123,7 @@ class ExecutableCache:
                 return executable
             stores_without.append(store)
         if copy is not None and copy.is_other:
-            # The runtime does not load what the first copy compiled on these devices.
+            # The runtime cannot load the first copy's executable on these devices.
             devices = "-".join(str(device.id) for device in copy.devices)
             own = DeviceCopy(devices=copy.devices, first=copy.devices)
             return self.load_or_compile(f"{name}-on-{devices}", inputs, lower, copy=own)
@@ -142,7 +143,7 @@ class ExecutableCache:
         """Put the executable of a program into every store. The devices may be absent.
 
         Args:
-            name: Of the program.
+            name: The name of the program.
             inputs: As in `load_or_compile`.
             lower: Called only if no store has the executable.
 

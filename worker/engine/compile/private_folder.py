@@ -46,7 +46,7 @@ def _create(folder: Path) -> None:
 
 
 def _parents(folder: Path) -> Iterator[Path]:
-    """Yield what leads to `folder`: its parents, links among them, and what their targets lie in.
+    """Yield the paths that lead to `folder`: its parents, the targets of links, and their parents.
 
     `folder` itself is left out, unless it is a link.
     """

@@ -25,7 +25,8 @@ ArrayOrShape = jax.Array | jax.ShapeDtypeStruct
 
 @dataclass(frozen=True)
 class ShapeExecutables:
-    """The executables of one shape. `DiffusionPrograms` defines their arguments and results."""
+    """It has the executables of one shape. `DiffusionPrograms` defines their arguments and
+    results."""
 
     begin: Any
     step: Any
@@ -47,7 +48,7 @@ class ProgramCompiler:
     executable_cache: ExecutableCache
 
     def compile(self, shape: Shape, rgb_factors: jax.Array) -> ShapeExecutables:
-        """Load or compile all programs of a shape. A cached program is not traced."""
+        """Load all programs of a shape, or compile them. A cached program is not traced."""
         inputs = self.inputs(shape, rgb_factors)
         return ShapeExecutables(
             **{

@@ -31,7 +31,7 @@ Flat = tuple[jax.Array, ...]
 
 @dataclass(frozen=True)
 class StreamExecutables:
-    """The executables of one shape on the devices of one stream."""
+    """It has the executables of one shape on the devices of one stream."""
 
     begin: Any
     """It is `DiffusionPrograms.begin` for one image."""
@@ -51,8 +51,8 @@ class StreamExecutables:
 
 
 def flat(weights: Params) -> Flat:
-    """Return the weights as a flat tuple. A call with a tree of 326 takes the host twice as long,
-    and each stream makes a call a step."""
+    """Return the weights as a flat tuple. A call with a tree of 326 arrays takes the host twice
+    as long, and each stream makes one call in each step."""
     return tuple(jax.tree.leaves(weights))
 
 
@@ -78,7 +78,7 @@ def decode_slot(
 
 @dataclass(frozen=True)
 class StreamCompiler:
-    """The compiler of one stream. `one` and `many` describe its inputs with one and all slots."""
+    """It compiles for one stream. `one` and `many` describe its inputs with one and all slots."""
 
     programs: DiffusionPrograms
     weights: Weights
@@ -89,7 +89,7 @@ class StreamCompiler:
     executable_cache: ExecutableCache
 
     def compile(self, shape: Shape, rgb_factors: jax.Array) -> StreamExecutables:
-        """Load or compile all programs of a shape. A cached program is not traced."""
+        """Load all programs of a shape, or compile them. A cached program is not traced."""
         inputs = self._compiler(self.one).inputs(shape, rgb_factors)
         return StreamExecutables(
             **{

@@ -1,4 +1,4 @@
-"""How a model uses the `image` of a job. It is a record; nothing is read or checked here."""
+"""Describe how a model uses the `image` of a job. Nothing is read or checked here."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultSt
 
 @dataclass(frozen=True, kw_only=True)
 class ImageUse:
-    """How a model uses the `image` of a job."""
+    """It says how a model uses the `image` of a job."""
 
     required: tuple[str, ...] = ()
     """It has those of `image` and `mask_image` that every job needs."""

@@ -1,4 +1,4 @@
-"""The image that image-to-image starts from. It is a record; nothing is read or checked here."""
+"""Define the image that image-to-image starts from. Nothing is read or checked here."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class InitImage:
-    """An image that image-to-image starts from. It has the size of the image to generate."""
+    """It is an image that image-to-image starts from. It has the size of the image to generate."""
 
     pixels: NDArray[np.uint8] = field(repr=False, compare=False)
     """It is RGB, `[height, width, 3]`."""
@@ -22,6 +22,6 @@ class InitImage:
 
     @property
     def inpaint_mask(self) -> NDArray[np.bool_] | None:
-        """bool `[height, width]`: True where the image is generated. The init image is kept
-        elsewhere. None: True everywhere."""
+        """Return bool `[height, width]`: True where the image is generated, False where the init
+        image is kept. None stands for True everywhere."""
         return None if self.mask_levels is None else self.mask_levels >= 128

@@ -50,7 +50,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec:
-    """One image to generate, in diffusers' names. The image depends on nothing else."""
+    """It is one image to generate, in diffusers' names. The image depends on nothing else."""
 
     prompt: str
     negative_prompt: str = ""
@@ -91,7 +91,7 @@ class ImageSpec:
 
     @property
     def steps(self) -> int:
-        """Return the denoising steps that run; an estimate where latents come or leave."""
+        """Return the denoising steps that run; an estimate with latents as input or result."""
         steps, first = self.num_inference_steps, self.skipped_steps
         if self.input_latents is None and self.denoising_end is None:
             return steps - first
@@ -103,7 +103,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """The loaded checkpoint, as it is announced to producers and stored beside each image."""
+    """It describes the loaded checkpoint, to producers and in the metadata file of each image."""
 
     name: str
     source: str | None = None
@@ -147,7 +147,7 @@ class ModelInfo:
 
 
 class RunningBatch(Protocol):
-    """A batch that the devices are denoising. One thread iterates over it."""
+    """The devices are denoising this batch. One thread iterates over it."""
 
     def __iter__(self) -> Iterator[int]:
         """Advance the batch to its end and yield the number of steps done after each step."""
@@ -174,7 +174,7 @@ class RunningBatch(Protocol):
         """
 
     def outputs(self) -> Sequence[OutputArray]:
-        """Return for each spec its image as `images`; its latents if it has a `denoising_end`."""
+        """Return for each spec its image as in `images`, or its latents with `denoising_end`."""
 
     def flagged(self) -> tuple[bool, ...]:
         """Wait for the devices and return which images the model's safety checker made black.
@@ -185,7 +185,7 @@ class RunningBatch(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedImage:
-    """One image that left its slot."""
+    """It is one image that left its slot."""
 
     pixels: OutputArray
     flagged: bool
@@ -193,14 +193,14 @@ class FinishedImage:
 
 
 class Stream(Protocol):
-    """Slots that advance together, step by step, while images enter and leave between steps.
+    """Its slots advance together, step by step, while images enter and leave between steps.
 
     A stream has the devices of one copy of the weights and waits for no other stream. All its
     running slots have one shape. One thread at a time calls it.
     """
 
     def start(self, slot: int, spec: ImageSpec, shape: Shape) -> None:
-        """Let an image enter a free slot: encode its prompt, draw its noise. The others continue.
+        """Put an image into a free slot: encode its prompt, draw its noise. Other slots continue.
 
         Raises:
             ValueError: an undeclared shape, one that differs from that of the running slots, or a
@@ -229,7 +229,7 @@ class Stream(Protocol):
         """
 
     def drop(self, slot: int) -> None:
-        """Free a slot whose image nobody wants any more."""
+        """Free a slot whose image is no longer needed."""
 
     def previews(self) -> Callable[[], ImageArrays]:
         """Start to compute small, rough images of all slots, uint8 `[n, h, w, 3]` in the size of

@@ -1,7 +1,7 @@
-"""Latents that leave a model before they are finished, and enter the next one.
+"""Define latents that leave a model before they are finished, and enter the next one.
 
-SDXL's base and its refiner share the steps of an image so: Podell et al. 2023, section 2.5;
-`denoising_end` and `denoising_start` of diffusers. This module needs numpy only.
+In this way SDXL's base and its refiner share the steps of an image: Podell et al. 2023, section
+2.5; `denoising_end` and `denoising_start` of diffusers. This module needs numpy only.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ last: float32 `[h, w, c]`."""
 
 @dataclass(frozen=True, kw_only=True)
 class LatentFormat:
-    """The latents that a model passes on and takes."""
+    """It describes the latents that a model passes on and takes."""
 
     channels: int
     pixels_per_latent: int
@@ -30,7 +30,7 @@ class LatentFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class InputLatents:
-    """Latents that were denoised in part and have the size of the image to generate."""
+    """These latents were denoised in part, and have the size of the image to generate."""
 
     values: LatentArray = field(repr=False, compare=False)
     denoising_start: float

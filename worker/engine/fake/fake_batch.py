@@ -1,4 +1,4 @@
-"""The batches of the fake engine, and its images.
+"""Make the batches of the fake engine, and its images.
 
 Input: image specs, and how long a device takes for a step and for decoding an image. Output: images
 that are a pure function of their specs.

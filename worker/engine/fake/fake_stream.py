@@ -1,4 +1,4 @@
-"""The streams of the fake engine, and the clock of the devices that they pretend to have.
+"""Make the streams of the fake engine, and the clock of the devices that they pretend to have.
 
 Input: image specs, and how long a device takes for a step and for decoding an image. Output: the
 images of the fake engine, when such a device would have made them.
@@ -45,7 +45,7 @@ def sleep_until(moment: float) -> None:
 
 @dataclass
 class _Running:
-    """The image in one slot."""
+    """It is the image in one slot."""
 
     spec: ImageSpec
     steps: int = 0
@@ -53,7 +53,7 @@ class _Running:
 
 
 class FakeStream:
-    """Slots of one pretended device. See `worker.engine.contract.interface.Stream`."""
+    """It has the slots of one pretended device. See `worker.engine.contract.interface.Stream`."""
 
     def __init__(
         self,

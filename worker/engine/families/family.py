@@ -33,7 +33,7 @@ from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
 
 
 class Model(Protocol):
-    """What the configs of one checkpoint say. It holds no weights and uses no devices."""
+    """It is what the configs of one checkpoint say. It holds no weights and uses no devices."""
 
     @property
     def default_steps(self) -> int:
@@ -146,11 +146,11 @@ class Model(Protocol):
 
 
 class Family(Protocol):
-    """Models that share networks, prompts and names of weights."""
+    """Its models share networks, prompts and names of weights."""
 
     @property
     def name(self) -> str:
-        """Return how sentences call the family."""
+        """Return the name of the family in sentences."""
 
     @property
     def pipelines(self) -> Sequence[str]:

@@ -206,7 +206,8 @@ def _flash_on_one_device(
 
 
 def largest_block(length: int, limit: int) -> int:
-    """Return `length`, or the largest multiple of 128 that divides it, if that is over `limit`."""
+    """Return `length` if it is at most `limit`, else the largest multiple of 128 that divides it
+    and is at most `limit`."""
     if length <= limit:
         return length
     blocks = range(TPU_LANES, limit + 1, TPU_LANES)

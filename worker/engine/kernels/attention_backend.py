@@ -3,9 +3,9 @@
 Input: the sizes and the dtype of a call, and a platform. Output: the name of an implementation in
 `worker.engine.kernels.attention`. It computes nothing.
 
-So far all ran on CPU only. The choices for TPU follow their compiler, which compiles every layer of
-the published models in a test; docs/tpu.md has its estimates. The choices for GPU follow the
-documented limits of cuDNN.
+So far all implementations ran on CPU only. The choices for TPU follow their compiler, which
+compiles every layer of the published models in a test; docs/tpu.md has its estimates. The choices
+for GPU follow the documented limits of cuDNN.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Backend(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
-    """The sizes and the dtype of an attention call. They determine its backend."""
+    """It has the sizes and the dtype of an attention call, which determine its backend."""
 
     queries: int
     keys: int
@@ -82,8 +82,8 @@ def _fits_cudnn(spec: AttentionSpec) -> bool:
 def _fits_tpu_kernel(spec: AttentionSpec) -> bool:
     """Return whether queries and keys are whole blocks.
 
-    The 77 keys of a text are not. Padding them would cost more than their few scores. With few
-    keys, the padding of heads of 160 costs more than the kernel saves.
+    The 77 keys of a text are no whole block. Padding them would cost more than their few scores.
+    With few keys, the padding of heads of 160 costs more than the kernel saves.
     """
     whole_blocks = spec.queries % TPU_LANES == 0 and spec.keys % TPU_LANES == 0
     is_small = spec.head_dim > TPU_LANES and spec.keys <= _MAX_KEYS_WITHOUT_KERNEL

@@ -60,7 +60,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionSpec:
-    """The sizes of a convolution on one device. They determine its method."""
+    """It has the sizes of a convolution on one device, which determine its method."""
 
     maps: int
     """It is the number of maps in the batch."""
@@ -135,9 +135,9 @@ def convolve_upsampled(
 ) -> jax.Array:
     """Upsample `x [b, h, w, c]` by 2 to its nearest neighbours, and convolve with padding 1.
 
-    Each pixel of a 2x2 square of the result sees other neighbours twice. So the even and odd rows
-    and columns, four phases, are convolutions of `x` with kernels of 2x2: 16 products a pixel of
-    `x` instead of 36, and the upsampled map is never stored.
+    Each pixel of a 2x2 square of the result reads other pixels of `x` more than once. So the even
+    and odd rows and columns, four phases, are convolutions of `x` with kernels of 2x2: 16 products
+    a pixel of `x` instead of 36, and the upsampled map is never stored.
 
     Args:
         x: The feature map.
@@ -174,8 +174,9 @@ def _phase(x: jax.Array, kernel: jax.Array, row: int, column: int) -> jax.Array:
 def phase_kernels(kernel: jax.Array) -> jax.Array:
     """Return the kernels of the four phases, `[row phase, column phase, 2, 2, c, o]`.
 
-    An even row sees the row above it once, and its own pixels of `x` in two rows of the 3x3 kernel;
-    an odd row its own in two, and the row below. The sums are in float32.
+    For an even row, one row of the 3x3 kernel is for the row of `x` above, and two are for its own
+    row of `x`. For an odd row, two are for its own row, and one is for the row below. The weights
+    of two such rows are added up in float32.
     """
     rows = _add_taps(kernel.astype(jnp.float32), axis=0)  # [row phase, 2, 3, c, o]
     return _add_taps(rows, axis=2).swapaxes(0, 1).astype(kernel.dtype)
@@ -209,7 +210,7 @@ def _sum_of_products(x: jax.Array, kernel: jax.Array) -> jax.Array:
     zero = jnp.zeros((), x.dtype)
     sums = jnp.zeros((), jnp.float32)
     for row, column in product(range(3), range(3)):
-        # Padding by -1 drops the last row or column. Written as a slice of a padded map, the
+        # Padding by -1 drops the last row or column. If this were a slice of a padded map, the
         # compiler would store each shifted map before its product.
         shifts = ((0, 0, 0), (1 - row, row - 1, 0), (1 - column, column - 1, 0), (0, 0, 0))
         shifted = jax.lax.pad(x, zero, shifts)

@@ -8,9 +8,9 @@ computes SiLU(x * scale + shift) in float32 and stores the rows three times side
 memory of the core: shifted by a column to either side, and as they are. Products over these
 `3 * channels` columns, one for each row of the 3x3 kernel, are then the convolution.
 
-Channels fill up the registers' columns, *lanes*: 320 of them take 384. Blocks are as wide as the
-lanes. What is in a lane without a channel is undefined when it is read, so that zeros replace it,
-and it is dropped when it is written.
+Channels take the registers' columns, *lanes*, in groups of 128: 320 channels take 384 lanes. Blocks
+are as wide as the lanes. A lane without a channel has undefined content when it is read, so that
+zeros replace it, and its content is dropped when it is written.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def convolve_by_kernel(
         kernel: `[3, 3, c, o]`, or that of `phase_kernels`, `[2, 2, 2, 2, c, o]`, which upsamples.
         bias: `[b, o]`: one for each image.
         spec: The sizes.
-        rows: Of a block. They divide the height.
+        rows: The rows of a block. They divide the height.
         normalize: Scale and shift, float32 `[b, c]` each. The map is then SiLU(x * scale + shift).
         residual: `[b, h, w, o]`, which is added. It cannot be added to an upsampled map.
 
@@ -112,7 +112,7 @@ def _product_rows(rows: int, width: int) -> int:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class _Operands:
-    """The operands of the kernel: arrays, the blocks of them, or how they are split."""
+    """It has the operands of the kernel: arrays, the blocks of them, or how they are split."""
 
     before: Any
     """It is the row above the block."""
@@ -181,7 +181,7 @@ def _stage_row(operands: _Operands, staged: Any, row: jax.Array, rows: int, chan
     x = jnp.where(row == rows + 1, operands.after[0, 0], x).astype(jnp.float32)
     if operands.scale is not None:
         x = x * operands.scale[0] + operands.shift[0]
-        # x * sigmoid(x), in the one function of the two that TPUs have.
+        # This is x * sigmoid(x). TPUs compute tanh, but not sigmoid.
         x *= 0.5 * jnp.tanh(0.5 * x) + 0.5
     is_outside = ((row == 0) & (block == 0)) | ((row == rows + 1) & (block == blocks - 1))
     x = jnp.where(is_outside, 0.0, x)
@@ -200,8 +200,8 @@ def _stage_row(operands: _Operands, staged: Any, row: jax.Array, rows: int, chan
 def _sum_products(
     staged: Any, first: jax.Array, count: int, columns: slice, kernels: list[Any]
 ) -> jax.Array:
-    """Add the products of `count` rows, from `first` on, with the first of `kernels`, of the rows
-    below with the second, and so on. Returns float32 `[count * w, o]`."""
+    """Add up the products of `count` rows, from row `first` on, with the first of `kernels`, of as
+    many rows from `first + 1` on with the second, and so on. Returns float32 `[count * w, o]`."""
     sums: jax.Array | None = None
     for row, kernel in enumerate(kernels):
         taken = staged[pl.ds(first + row, count), :, columns]

@@ -1,7 +1,7 @@
 """Choose which feed-forward layers a TPU computes with `feed_forward_kernel`, and run it.
 
 Input: the pixels of a transformer block and the weights of its last part. Output: the pixels after
-that part. Layers and weights are what they are for every other device.
+that part. Layers and weights are the same as for every other device.
 
 The kernel follows the estimates of the TPU compiler (docs/tpu.md). No TPU has run it. A test
 compares it with the formula in Pallas' interpreter.

@@ -3,8 +3,8 @@
 Input: the pixels of a layer and its weights. Output: the pixels with the result added. The kernel
 depends on no network.
 
-The first layer's values and gates are together eight times as wide as the pixels. Written to the
-main memory they would take as long as the products or longer. So the kernel takes a block of pixels
+The first layer's values and gates are together eight times as wide as the pixels. Writing them to
+the main memory would take as long as the products or longer. So the kernel takes a block of pixels
 and, one after the other, chunks of the hidden values: it computes a chunk, and adds its product
 with the weights of the second layer to float32 sums.
 """
@@ -82,7 +82,7 @@ def feed_forward_by_kernel(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class _Operands:
-    """The operands of the kernel: arrays, the blocks of them, or how they are split."""
+    """It has the operands of the kernel: arrays, the blocks of them, or how they are split."""
 
     x: Any
     scale: Any

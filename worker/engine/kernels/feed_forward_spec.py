@@ -22,7 +22,7 @@ Activation = Callable[[jax.Array], jax.Array]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardWeights:
-    """The weights of a layer norm and of the GEGLU layers after it."""
+    """It has the weights of a layer norm and of the GEGLU layers after it."""
 
     scale: Any
     """It is `[c]`, of the layer norm, and so is `shift`."""

@@ -24,7 +24,7 @@ channels, and the projections would take longer than the copies."""
 
 @dataclass(frozen=True, kw_only=True)
 class HeadPacking:
-    """The places of the heads of a layer.
+    """It defines the places of the heads of a layer.
 
     Keys have as many whole heads in each 128 lanes as fit, a *tile*, and queries have the same in
     each 128 rows. Values have a multiple of 16 rows for each head.
@@ -46,7 +46,7 @@ class HeadPacking:
 
     @property
     def tiles(self) -> int:
-        """Return how often 128 lanes are needed."""
+        """Return how many times 128 lanes the keys need."""
         return -(-self.heads // self.heads_per_tile)
 
     @property
@@ -61,7 +61,7 @@ class HeadPacking:
 
     @property
     def rows_with_sum(self) -> int:
-        """Return the rows of a head in the kernel. One or more is spare, for its softmax."""
+        """Return the rows of a head in the kernel. One or more are spare, to sum up its softmax."""
         return (self.head_dim // _ROWS_MULTIPLE + 1) * _ROWS_MULTIPLE
 
     def rows_of(self, head: int) -> slice:

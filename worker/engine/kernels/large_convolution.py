@@ -1,7 +1,7 @@
 """Choose which convolutions a TPU computes with the kernel of `convolution_kernel`, and run it.
 
 Input: a feature map, the weights, and what a network does just before and after. Output: the
-convolved map. Layers and weights are what they are for every other device.
+convolved map. Layers and weights are the same as for every other device.
 
 The kernel follows the estimates of the TPU compiler (docs/tpu.md). No TPU has run it. A test
 compares it with the formula in Pallas' interpreter.
@@ -75,8 +75,8 @@ def block_rows(device_kind: str, spec: KernelSpec, maps: int) -> int | None:
 
     Args:
         device_kind: As JAX names it.
-        spec: Of a convolution of bfloat16.
-        maps: That a device has of this size.
+        spec: The sizes of a convolution of bfloat16.
+        maps: The number of maps of this size that a device has.
     """
     few_pixels = _MIN_PIXELS_OF_FEW.get(device_kind, _MIN_PIXELS)
     min_pixels = few_pixels if maps <= MAX_FEW_MAPS else _MIN_PIXELS
@@ -101,8 +101,8 @@ def find_kernel(
         has_residual: Whether a map is added to the result.
 
     Returns:
-        A function with the arguments of `convolve_large` but `spec` and `rows`. None: the device
-        does not use the kernel for this map.
+        A function with the arguments of `convolve_large` without `spec` and `rows`. None: the
+        device does not use the kernel for this map.
     """
     device_kind = target_device().device_kind
     if not has_kernel(device_kind, x.dtype, devices_per_copy()):

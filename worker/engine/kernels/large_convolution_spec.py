@@ -17,7 +17,7 @@ the compiler keeps beside them."""
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSpec:
-    """The sizes of a convolution by the kernel, for one image."""
+    """It has the sizes of a convolution by the kernel, for one image."""
 
     height: int
     """It is the height of the map that is read. `width` is its width."""
@@ -45,7 +45,7 @@ class KernelSpec:
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of the products: each pixel of the map meets each weight once."""
+        """Return the FLOPs of the products: each pixel of the map is multiplied by each weight."""
         return 2 * self.height * self.width * self.taps * self.channels_in * self.channels_out
 
     def memory_bytes(self, rows: int) -> int:

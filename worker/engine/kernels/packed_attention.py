@@ -1,7 +1,7 @@
 """Compute attention on TPUs with the heads side by side in the registers.
 
 Input: queries, keys and values whose heads are packed, and the sizes of a layer. Output: the
-attended values, packed like the values. Layers and weights are what they are for other devices.
+attended values, packed like the values. Layers and weights are the same as for other devices.
 
 A TPU's registers have 128 columns, *lanes*. Pallas' kernel takes one head after another, so heads
 of 40 channels are copied into registers of their own before it, and back after it. Here the
@@ -30,7 +30,7 @@ _MAX_KEYS_OF_ODD_BLOCK: Final = TPU_LANES
 
 
 def packing_of(spec: AttentionSpec) -> HeadPacking | None:
-    """Return how a TPU packs the heads of a layer. None: it does not compute it in this way."""
+    """Return how a TPU packs the heads of a layer. None means that it does not pack them."""
     packing = HeadPacking(heads=spec.heads, head_dim=spec.head_dim)
     has_blocks = spec.queries % TPU_LANES == 0 and (
         spec.keys % TPU_LANES == 0 or spec.keys <= _MAX_KEYS_OF_ODD_BLOCK

@@ -6,7 +6,7 @@ attended values, arranged like the values. The kernel depends on no network.
 It is flash attention (Dao et al. 2022): the scores of one block of queries and keys are in the
 memory of the core, and the sums of the softmax are corrected from block to block.
 
-Both products have the queries in the columns, so that the maximum of a softmax is one of rows:
+Both products have the queries in the columns, so that the maximum of a softmax is taken over rows:
 
 - scores `[keys, queries]` = keys `[keys, 128]` · queries `[128, queries]`. A product takes all 128
   lanes of the keys; the rows of the other heads are 0 in the queries. That costs nothing: the
@@ -151,7 +151,7 @@ def _compute_block(
 
 
 class _Tile(NamedTuple):
-    """The heads of 128 lanes, for one block of queries and keys."""
+    """It has the heads of 128 lanes, for one block of queries and keys."""
 
     q: Any
     k: Any
@@ -165,8 +165,8 @@ class _Tile(NamedTuple):
     def add(self, heads: int) -> None:
         """Add the block of keys to the results of the first `heads` heads.
 
-        The scores of the next chunk are asked for before the exponentials of this one, so that
-        they may be computed at the same time.
+        The program has the scores of the next chunk before the exponentials of this one, so that
+        both may be computed at the same time.
         """
         work = list(self._split(heads))
         queries = [self._query(head) for head in range(heads)]

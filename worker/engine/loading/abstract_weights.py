@@ -54,5 +54,5 @@ def abstract_factors(
 
 
 def factor_shardings(factors: StackedFactors, placement: Placement) -> StackedFactors:
-    """Return the shardings of factors. The few columns between them are whole on every device."""
+    """Return the shardings of factors. Their columns are few, so every device has all of them."""
     return StackedFactors(placement.replicated, placement.output_sharding(factors.up.shape[1]))

@@ -45,7 +45,7 @@ from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
 
 @dataclass(frozen=True)
 class AbstractModel:
-    """The programs of a model on a mesh, with abstract weights. The devices may be absent."""
+    """It has the programs of a model on a mesh, with abstract weights. Devices may be absent."""
 
     compiler: ProgramCompiler | StreamCompiler
     rgb_factors: jax.ShapeDtypeStruct
@@ -122,7 +122,7 @@ def _add_factors(
 
 @dataclass(frozen=True)
 class AheadCompilation:
-    """What is compiled ahead: the programs of a model for a host, in all declared shapes."""
+    """It compiles ahead the programs of a model for a host, in all declared shapes."""
 
     model: AbstractModel
     shapes: Sequence[Shape]

@@ -98,7 +98,7 @@ def find_checkpoint(model: str, *, with_weights: bool = True) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelIdentity:
-    """How a model is called."""
+    """It says how a model is called."""
 
     name: str
     """It is the name for producers: `shapes`, the Hub id without its revision, or the folder's
@@ -219,7 +219,7 @@ def _is_temporary(error: Exception) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes. The Hub's library reports what it met as a cause."""
+    """Yield an error and its causes. The Hub's library gives the error that it met as a cause."""
     while error is not None:
         yield error
         error = error.__cause__

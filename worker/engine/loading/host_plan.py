@@ -39,7 +39,7 @@ _PLATFORM: Final = "tpu"
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """A mesh and a size of its batch."""
+    """It is a plan for one mesh and one size of its batch."""
 
     data: int
     model: int
@@ -63,7 +63,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class HostPlan:
-    """What a host can do with a model."""
+    """It says what a host can do with a model."""
 
     host: TpuHost
     dtype: np.dtype[Any]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedExecutables:
-    """The store in which hosts share executables, and the secret that signs them."""
+    """It has the store in which hosts share executables, and the secret that signs them."""
 
     store: ObjectStore | None = None
     """None: executables stay in `cache_dir`."""

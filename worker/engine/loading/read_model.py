@@ -33,7 +33,7 @@ _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSetup:
-    """What is known of a model before its weights are read."""
+    """It has what is known of a model before its weights are read."""
 
     files: CheckpointFiles
     model: Model
@@ -126,7 +126,7 @@ def default_parameters(files: CheckpointFiles, model: Model) -> tuple[int, float
 def choose_shapes(shapes: Sequence[Shape], model: Model) -> tuple[Shape, ...]:
     """Return the declared shapes, or the model's native one if there are none.
 
-    The networks must be able to halve them as often as they do.
+    Each side must be divisible by 2 as often as the networks halve it.
 
     Raises:
         ConfigurationError: a side is not a multiple of what the networks need.

@@ -1,4 +1,4 @@
-"""Layers and blocks that several networks share, defined as in diffusers but channels last.
+"""Define layers and blocks that several networks share, as in diffusers but channels last.
 
 Input and output are feature maps `[batch, height, width, channels]`. Attribute names are those of
 the checkpoints, so that the tables in `worker.engine.checkpoint.weights` stay short.
@@ -23,7 +23,7 @@ _UNSET: Final = nnx.initializers.zeros
 
 
 class _NoKeys:
-    """A replacement for `nnx.Rngs`, which takes seconds for hundreds of layers."""
+    """It replaces `nnx.Rngs`, which takes seconds for hundreds of layers."""
 
     def params(self) -> None:
         """Return the random key, which `_UNSET` ignores."""
@@ -101,8 +101,8 @@ class GroupNorm(nnx.Module):
     def scale_and_shift(self, *parts: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return float32 `[b, c]` each: the norm of a map `x [b, ..., c]` is x * scale + shift.
 
-        One pass over `x` adds up its values and their squares in float32. This is for bfloat16,
-        whose values are rounded by more than the difference of the two means loses.
+        One pass over `x` adds up its values and their squares in float32. This is for bfloat16:
+        rounding its values loses more than the difference of the two means does.
 
         Args:
             parts: `x`, or the maps that it was joined from. If another layer normalised one of
@@ -216,7 +216,7 @@ class LayerNorm(nnx.Module):
 
 
 class ResnetBlock(nnx.Module):
-    """diffusers' ResnetBlock2D: two convolutions, the time embedding between, and a shortcut."""
+    """It is diffusers' ResnetBlock2D: two convolutions with a time embedding, and a shortcut."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class ResnetBlock(nnx.Module):
 
 
 class Upsample(nnx.Module):
-    """diffusers' Upsample2D: nearest-neighbour upsampling by 2, then a convolution."""
+    """It is diffusers' Upsample2D: nearest-neighbour upsampling by 2, then a convolution."""
 
     def __init__(self, channels: int) -> None:
         self.conv: Layer = conv(channels, channels)

@@ -1,4 +1,4 @@
-"""The transformer layer of CLIP's text and image encoders (Radford et al. 2021).
+"""Define the transformer layer of CLIP's text and image encoders (Radford et al. 2021).
 
 Input and output are embeddings of tokens or patches. This module depends on neither text nor
 pixels.
@@ -26,7 +26,7 @@ ACTIVATIONS: Final[dict[str, Callable[[jax.Array], jax.Array]]] = {
 
 
 class LayerConfig(Protocol):
-    """The fields of an encoder's config that its layers read."""
+    """It has the fields of an encoder's config that its layers read."""
 
     @property
     def hidden_size(self) -> int: ...
@@ -41,7 +41,7 @@ class LayerConfig(Protocol):
 
 
 class SelfAttention(nnx.Module):
-    """transformers' CLIPAttention."""
+    """It is transformers' CLIPAttention."""
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         self.heads, self.causal = heads, causal
@@ -56,7 +56,7 @@ class SelfAttention(nnx.Module):
 
 
 class Mlp(nnx.Module):
-    """transformers' CLIPMLP."""
+    """It is transformers' CLIPMLP."""
 
     def __init__(self, width: int, inner: int, activation: str) -> None:
         self.activation = activation
@@ -68,7 +68,7 @@ class Mlp(nnx.Module):
 
 
 class EncoderLayer(nnx.Module):
-    """transformers' CLIPEncoderLayer, which normalises before attention and before the MLP."""
+    """It is transformers' CLIPEncoderLayer, which normalises before attention and MLP."""
 
     def __init__(self, config: LayerConfig, *, causal: bool) -> None:
         width, epsilon = config.hidden_size, config.layer_norm_eps

@@ -1,4 +1,4 @@
-"""CLIP's text encoder (Radford et al. 2021), as Stable Diffusion 1.x and 2.x and SDXL use it.
+"""Define CLIP's text encoder (Radford et al. 2021), as Stable Diffusion 1, 2 and XL use it.
 
 Input: token ids. Output: the hidden states of every token and the pooled state of the prompt. This
 module does not tokenize (see `worker.engine.tokenizers.clip`) and does not choose the states that
@@ -24,7 +24,7 @@ end token is the one with the highest id."""
 
 @dataclass(frozen=True, kw_only=True)
 class ClipTextConfig:
-    """`text_encoder/config.json`."""
+    """It is `text_encoder/config.json`."""
 
     vocab_size: int
     hidden_size: int
@@ -87,7 +87,7 @@ class ClipTextConfig:
 
 
 class TextStates(NamedTuple):
-    """The encoder's output for tokens `[b, n]`."""
+    """It is the encoder's output for tokens `[b, n]`."""
 
     hidden_states: tuple[jax.Array, ...]
     """They are `[b, n, hidden_size]` each: the embeddings, then the output of each layer. None of
@@ -98,7 +98,7 @@ class TextStates(NamedTuple):
 
 
 class ClipText(nnx.Module):
-    """transformers' CLIPTextModel and CLIPTextModelWithProjection."""
+    """It is both CLIPTextModel and CLIPTextModelWithProjection of transformers."""
 
     weight_names: ClassVar = WeightNames(
         to_checkpoint=(

@@ -1,7 +1,7 @@
-"""CLIP's image encoder (Radford et al. 2021).
+"""Define CLIP's image encoder (Radford et al. 2021).
 
-Input: normalised square images. Output: one state per image. This module compares the states with
-nothing.
+Input: normalised square images. Output: one state per image. This module does not compare the
+states with anything.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from imagefleet.worker.engine.networks.clip import ACTIVATIONS, EncoderLayer
 
 @dataclass(frozen=True, kw_only=True)
 class ClipVisionConfig:
-    """The `vision_config` of a CLIP config."""
+    """It is the `vision_config` of a CLIP config."""
 
     hidden_size: int
     intermediate_size: int
@@ -54,7 +54,7 @@ class ClipVisionConfig:
 
 
 class Embeddings(nnx.Module):
-    """transformers' CLIPVisionEmbeddings: a class token, followed by a token for each patch."""
+    """It is transformers' CLIPVisionEmbeddings: a class token, then a token for each patch."""
 
     def __init__(self, config: ClipVisionConfig) -> None:
         width, patch = config.hidden_size, config.patch_size
@@ -74,7 +74,7 @@ class Embeddings(nnx.Module):
 
 
 class ClipVision(nnx.Module):
-    """transformers' CLIPVisionModel, of which only the pooled output is computed."""
+    """It is transformers' CLIPVisionModel, of which only the pooled output is computed."""
 
     def __init__(self, config: ClipVisionConfig) -> None:
         width, epsilon = config.hidden_size, config.layer_norm_eps

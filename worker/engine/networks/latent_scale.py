@@ -14,7 +14,7 @@ from imagefleet.worker.engine.networks.vae import VaeConfig
 
 @dataclass(frozen=True)
 class LatentScale:
-    """How a model scales the latents of its autoencoder."""
+    """It says how a model scales the latents of its autoencoder."""
 
     factor: float
     shift: float = 0.0

@@ -1,4 +1,4 @@
-"""Layers to which each slot of a batch adds its own mixture of LoRA (Hu et al. 2021).
+"""Define layers to which each slot of a batch adds its own mixture of LoRA (Hu et al. 2021).
 
 The factors of all LoRA of a layer lie side by side, so one pair of products serves every slot. It
 adds up (s * (down x)), where s has the scale of each column's LoRA in this slot. The factors are
@@ -18,7 +18,7 @@ from imagefleet.worker.engine.kernels.convolution import convolve
 
 
 class LoraLayer(nnx.Module):
-    """A linear layer or a convolution with LoRA beside it."""
+    """It is a linear layer or a convolution with LoRA beside it."""
 
     def __init__(
         self,

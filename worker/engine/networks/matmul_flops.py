@@ -14,7 +14,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFlops:
-    """The FLOPs of one image, as `matmul_flops` counts them."""
+    """It has the FLOPs of one image, as `matmul_flops` counts them."""
 
     text: int
     """They are those of the text encoders, for the prompt and its negative prompt."""

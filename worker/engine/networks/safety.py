@@ -1,4 +1,4 @@
-"""Stable Diffusion's safety checker.
+"""Define Stable Diffusion's safety checker.
 
 Input: uint8 images. Output: whether each is flagged. The unwanted concepts are unnamed vectors in
 the checkpoint (Rando et al. 2022 infer their names). This module does not change a flagged image.
@@ -31,7 +31,7 @@ _DEVIATION: Final = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True, kw_only=True)
 class ImageProcessorConfig:
-    """`feature_extractor/preprocessor_config.json`: the preprocessing of images for CLIP."""
+    """It is `feature_extractor/preprocessor_config.json`: the preprocessing of images for CLIP."""
 
     shortest_edge: int
     crop: int
@@ -75,7 +75,7 @@ def _side(fields: ConfigReader, name: str, key: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SafetyConfig:
-    """`safety_checker/config.json` and the feature extractor's config."""
+    """It has `safety_checker/config.json` and the feature extractor's config."""
 
     vision: ClipVisionConfig
     projection_dim: int
@@ -142,7 +142,7 @@ def _cosines(states: jax.Array, concepts: jax.Array) -> jax.Array:
 
 
 class SafetyChecker(nnx.Module):
-    """diffusers' StableDiffusionSafetyChecker."""
+    """It is diffusers' StableDiffusionSafetyChecker."""
 
     weight_names: ClassVar = WeightNames(
         to_checkpoint=((r"\bvision_model\.layers\b", "vision_model.encoder.layers"),),

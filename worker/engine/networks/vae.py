@@ -1,4 +1,4 @@
-"""The autoencoder: diffusers' AutoencoderKL (Rombach et al. 2022).
+"""Define the autoencoder: diffusers' AutoencoderKL (Rombach et al. 2022).
 
 It decodes latents to pixels in -1..1 and encodes pixels to latents. Latents are unscaled here: the
 caller divides by `scaling_factor` before decoding and multiplies by it after encoding.
@@ -29,7 +29,7 @@ _EPSILON: Final = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class VaeConfig:
-    """`vae/config.json`. `block_out_channels` starts with the finest level."""
+    """It is `vae/config.json`. `block_out_channels` starts with the finest level."""
 
     in_channels: int
     out_channels: int
@@ -91,7 +91,7 @@ class VaeConfig:
 
     @property
     def downsampling(self) -> int:
-        """Pixels per latent, along each side."""
+        """Return the pixels per latent, along each side."""
         return 1 << (len(self.block_out_channels) - 1)
 
 
@@ -101,7 +101,7 @@ def _shift(fields: ConfigReader) -> float:
 
 
 class VaeAttention(nnx.Module):
-    """diffusers' Attention of the autoencoder: self-attention of the pixels, with one head."""
+    """It is diffusers' Attention of the autoencoder: self-attention of pixels, with one head."""
 
     def __init__(self, config: VaeConfig) -> None:
         width = config.block_out_channels[-1]
@@ -123,7 +123,7 @@ def _resnet(config: VaeConfig, channels_in: int, channels_out: int) -> ResnetBlo
 
 
 class VaeMidBlock(nnx.Module):
-    """diffusers' UNetMidBlock2D."""
+    """It is diffusers' UNetMidBlock2D."""
 
     def __init__(self, config: VaeConfig) -> None:
         width = config.block_out_channels[-1]
@@ -139,7 +139,7 @@ class VaeMidBlock(nnx.Module):
 
 
 class VaeDownsample(nnx.Module):
-    """diffusers' Downsample2D with padding 0, which pads one row and column at the end only."""
+    """It is diffusers' Downsample2D with padding 0. It pads a row and a column at the end only."""
 
     def __init__(self, channels: int) -> None:
         self.conv = conv(channels, channels, stride=2, padding=(0, 1))
@@ -149,7 +149,7 @@ class VaeDownsample(nnx.Module):
 
 
 class VaeDownBlock(nnx.Module):
-    """diffusers' DownEncoderBlock2D."""
+    """It is diffusers' DownEncoderBlock2D."""
 
     def __init__(self, config: VaeConfig, level: int) -> None:
         channels = config.block_out_channels
@@ -166,7 +166,7 @@ class VaeDownBlock(nnx.Module):
 
 
 class VaeUpBlock(nnx.Module):
-    """diffusers' UpDecoderBlock2D."""
+    """It is diffusers' UpDecoderBlock2D."""
 
     def __init__(self, config: VaeConfig, level: int) -> None:
         channels = config.block_out_channels
@@ -183,7 +183,7 @@ class VaeUpBlock(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """diffusers' Encoder: pixels to the moments (mean and log-variance) of latents."""
+    """It is diffusers' Encoder: pixels to the moments (mean and log-variance) of latents."""
 
     def __init__(self, config: VaeConfig) -> None:
         channels = config.block_out_channels
@@ -201,7 +201,7 @@ class Encoder(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """diffusers' Decoder: latents to pixels."""
+    """It is diffusers' Decoder: latents to pixels."""
 
     def __init__(self, config: VaeConfig) -> None:
         channels = config.block_out_channels
@@ -225,7 +225,7 @@ def _quant_conv(channels: int, use: bool) -> nnx.Linear | None:
 
 
 class Vae(nnx.Module):
-    """diffusers' AutoencoderKL."""
+    """It is diffusers' AutoencoderKL."""
 
     weight_names: ClassVar = WeightNames(
         to_checkpoint=(

@@ -15,7 +15,7 @@ from imagefleet.worker.engine.options.parse_options import parse_options
 
 @dataclass(frozen=True, kw_only=True)
 class LoraOption:
-    """A LoRA file that is read as the weights are loaded."""
+    """It is a LoRA file that is read as the weights are loaded."""
 
     name: str
     path: str
@@ -65,7 +65,7 @@ class LoraOption:
 
 @dataclass(frozen=True, kw_only=True)
 class AppliedLora:
-    """A LoRA that is part of the loaded weights, or that a job used."""
+    """It is a LoRA that is part of the loaded weights, or that a job used."""
 
     name: str
     digest: str
@@ -75,7 +75,7 @@ class AppliedLora:
 
 @dataclass(frozen=True, kw_only=True)
 class JobLora:
-    """A LoRA that jobs may use."""
+    """It is a LoRA that jobs may use."""
 
     name: str
     digest: str

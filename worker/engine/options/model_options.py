@@ -1,4 +1,4 @@
-"""What a host chooses beside the checkpoint. It is a record; nothing is read or checked here."""
+"""Define what a host chooses beside the checkpoint. Nothing is read or checked here."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ MAX_PROMPT_CHUNKS: Final = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """What the host chooses beside the checkpoint."""
+    """It has what the host chooses beside the checkpoint."""
 
     scheduler: str | None = None
     """Jobs that name no scheduler get this one. None means that they get that of the checkpoint."""

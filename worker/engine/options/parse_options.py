@@ -8,7 +8,7 @@ from imagefleet.shared.errors import ConfigurationError
 
 
 class NamedOption(Protocol):
-    """An option that a setting lists by name."""
+    """It is an option that a setting lists by name."""
 
     @property
     def name(self) -> str: ...

@@ -15,7 +15,7 @@ _MAX_NAME: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class TextualInversionOption:
-    """A file whose vectors are read into the text encoders."""
+    """It is a file whose vectors are read into the text encoders."""
 
     name: str
     """This token stands for the vectors in a prompt."""
@@ -49,7 +49,7 @@ class TextualInversionOption:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedInversion:
-    """A textual inversion that is part of the loaded model."""
+    """It is a textual inversion that is part of the loaded model."""
 
     name: str
     """This token stands for the inversion in a prompt."""

@@ -29,7 +29,7 @@ _ADVICE: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryNeed:
-    """The bytes that one device needs."""
+    """It has the bytes that one device needs."""
 
     weights: int
     workspace: int
@@ -43,7 +43,7 @@ class MemoryNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What a device is used for. The device may be absent."""
+    """It says what a device is used for. The device may be absent."""
 
     dtype: np.dtype[Any]
     """It is the dtype of the weights."""

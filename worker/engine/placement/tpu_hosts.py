@@ -17,7 +17,7 @@ _MATRIX_UNIT: Final = 2 * 128 * 128
 
 @dataclass(frozen=True, kw_only=True)
 class TpuGeneration:
-    """A generation of TPUs. The figures are those of one JAX device."""
+    """It is a generation of TPUs. The figures are those of one JAX device."""
 
     name: str
     device_kind: str
@@ -56,7 +56,7 @@ GENERATIONS: Final[Mapping[str, TpuGeneration]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TpuHost:
-    """A TPU host."""
+    """It is a TPU host."""
 
     name: str
     generation: TpuGeneration

@@ -89,8 +89,8 @@ class BatchInputBuilder:
         init_latents: InitLatents,
         split: Callable[[NDArray[np.float32]], Any],
     ) -> InitLatents:
-        """Return init latents in which the slots that go on with latents have these. If any slot
-        does, this waits for the devices, and `split` places the latents on them again.
+        """Return init latents in which the slots that go on with input latents have those. If there
+        is such a slot, this waits for the devices, and `split` places the latents on them again.
 
         Raises:
             ValueError: input latents do not have the shape of the batch.

@@ -133,7 +133,7 @@ class DeviceBatch:
         return images[: len(self._specs)]
 
     def outputs(self) -> list[OutputArray]:
-        """Wait for the devices and return the images, of unfinished ones the latents.
+        """Wait for the devices and return the images, or the latents of unfinished ones.
 
         Raises:
             DeviceError: the devices failed, or an image or latents contain NaN or infinity.
@@ -203,7 +203,7 @@ class DeviceBatch:
         return max((self._calls[slot] for slot in self._live), default=0)
 
     def _steps_after(self, call: int) -> int:
-        """Return the steps done after so many calls, in the slot that has most."""
+        """Return the steps done after so many calls, in the slot that has the most."""
         done = (
             steps_after(call, self._specs[slot].steps, self._calls[slot]) for slot in self._live
         )

@@ -30,7 +30,7 @@ for its own work."""
 
 @dataclass
 class _Running:
-    """The image in one slot."""
+    """It is the image in one slot."""
 
     spec: ImageSpec
     calls: int
@@ -42,7 +42,7 @@ class _Running:
 
 
 class DeviceStream:
-    """The slots of one copy of the weights. See `contract.interface.Stream`."""
+    """It runs the slots of one copy of the weights. See `contract.interface.Stream`."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class DeviceStream:
 def _finish_latents(
     spec: ImageSpec, state: SamplerState, slot: int, output_scale: float
 ) -> Callable[[], FinishedImage]:
-    """Copy the latents of a slot. This waits for its last step: the next one reuses the memory."""
+    """Copy the latents of a slot. This waits for its last step: the next step reuses the memory."""
     with device_errors():
         latents = np.asarray(state.latents)[slot] * np.float32(output_scale)
 

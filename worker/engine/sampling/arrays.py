@@ -14,7 +14,7 @@ from imagefleet.worker.engine.checkpoint.weights import Params
 
 
 class Weights(NamedTuple):
-    """The parameters of the networks."""
+    """It has the parameters of the networks."""
 
     text: tuple[Params, ...]
     """It has the parameters of each text encoder."""
@@ -24,7 +24,8 @@ class Weights(NamedTuple):
 
 
 class BatchInputs(NamedTuple):
-    """The inputs of a batch. They are numpy arrays on the host, then split by slot over devices."""
+    """It has the inputs of a batch. They are numpy arrays on the host, then split by slot over
+    devices."""
 
     tokens: Any
     """It is a tuple with an array for each text encoder, int32 `[b, 2, k, n]`: k chunks of a
@@ -62,7 +63,7 @@ class BatchInputs(NamedTuple):
 
 
 class InitImages(NamedTuple):
-    """The init images of a batch. Zeros, mask True, in a slot without one."""
+    """It has the init images of a batch. A slot without one has zeros, and a mask of True."""
 
     pixels: Any
     """They are uint8 `[b, H, W, 3]`."""
@@ -74,7 +75,7 @@ class InitImages(NamedTuple):
 
 
 class InitLatents(NamedTuple):
-    """VAE latents of the init images. Zeros, mask True, in a slot without one."""
+    """It has VAE latents of the init images. A slot without one has zeros, and a mask of True."""
 
     latents: Any
     """They are float32 `[b, h, w, c]`."""
@@ -86,7 +87,7 @@ class InitLatents(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """The inputs of a step that stay the same over all steps."""
+    """It has the inputs of a step that stay the same over all steps."""
 
     text: Any
     """The text as the denoiser attends to it, a tree of `[b, 2, …]`: see `Denoiser`."""
@@ -106,7 +107,7 @@ class Conditions(NamedTuple):
 
 
 class SamplerState(NamedTuple):
-    """The arrays that a step changes."""
+    """It has the arrays that a step changes."""
 
     latents: jax.Array
     """They are float32 `[b, h, w, c]`."""
@@ -119,7 +120,7 @@ class SamplerState(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """The results of a batch."""
+    """It has the results of a batch."""
 
     images: jax.Array
     """They are uint8 `[b, H, W, 3]`."""

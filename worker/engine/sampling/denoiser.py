@@ -17,7 +17,7 @@ from imagefleet.worker.engine.sampling.image_input import ImageInput
 
 
 class Denoiser(Protocol):
-    """The text encoders and the denoising network of a model."""
+    """It has the text encoders and the denoising network of a model."""
 
     @property
     def image_input(self) -> ImageInput:

@@ -19,7 +19,7 @@ from imagefleet.worker.engine.schedulers.registry import max_calls
 
 @dataclass(frozen=True, kw_only=True)
 class EmptyBatch:
-    """A batch in which every slot is padding. Its arrays have the shapes of every batch."""
+    """It is a batch in which every slot is padding. Its arrays have the shapes of every batch."""
 
     slots: int
     calls: int

@@ -1,7 +1,7 @@
 """Combine the outputs of a denoiser with and without the prompt.
 
-Input: outputs, float32. Output: one output for each slot. It knows neither the denoiser nor the
-schedulers.
+Input: outputs, float32. Output: one output for each slot. It depends neither on the denoiser nor
+on the schedulers.
 
 Axes: b slots, h w latent size, c latent channels.
 """
@@ -19,9 +19,9 @@ def apply_guidance(
     """Combine the outputs of each slot, in float32.
 
     Args:
-        outputs: `[b, r, h, w, c]`. Of one row, it is the output with the prompt; of two, those
-            without and with the prompt; of three, those without image and prompt, with the image,
-            and with both.
+        outputs: `[b, r, h, w, c]`. A single row is the output with the prompt. Two rows are the
+            outputs without and with the prompt. Three rows are the outputs without image and
+            prompt, with the image, and with both.
         guidance: The guidance scale `[b]`. A slot whose scale is 1 or less gets the last output.
         rescale: The share of the guided output that is scaled back to the deviation of the last
             output `[b]`, 0 to 1.

@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class ImageInput(Enum):
-    """What a denoiser gets at every step beside the noisy latents."""
+    """It says what a denoiser gets at every step beside the noisy latents."""
 
     NONE = "no image"
     MASKED = "a mask and a masked image"

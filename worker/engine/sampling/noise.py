@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 
 class NoiseUse(IntEnum):
-    """The purpose of noise. Each purpose has its own keys, `fold_in(key(seed), use + image_index)`.
+    """It is the purpose of noise. Each purpose has its own keys,
+    `fold_in(key(seed), use + image_index)`.
 
     Keys of two purposes never coincide: an image index is far below the distance of two members.
     """

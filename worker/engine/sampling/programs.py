@@ -37,7 +37,7 @@ from imagefleet.worker.engine.schedulers.coefficients import LAGS
 
 @dataclass(frozen=True)
 class DiffusionPrograms:
-    """The programs of one model. This record holds the networks' structure, but no weights."""
+    """It has the programs of one model: the structure of its networks, but no weights."""
 
     denoiser: Denoiser
     """It has the text encoders and the network of the model's family."""

@@ -1,4 +1,4 @@
-"""The common form of all schedulers: a coefficient table from the host, a pure step on the devices.
+"""Define the form of all schedulers: a coefficient table from the host, a pure step on the devices.
 
 A row of the table holds a timestep and the coefficients of
 
@@ -6,9 +6,10 @@ A row of the table holds a timestep and the coefficients of
     x'  = A x + D m + B0 h + B1 h' + … + B4 h'''' + S z
                                                  h', h'', …: the h of earlier rows; z: fresh noise
 
-so slots with any scheduler, step count and guidance share one executable. A row is one call of the
-model; some schedulers have more rows than steps. A row also holds the coefficients of the predicted
-x0, for previews, and the noise level after the row, at which inpainting restores the parts to keep.
+Slots with any scheduler, step count and guidance therefore share one executable. A row is one call
+of the model; some schedulers have more rows than steps. A row also holds the coefficients of the
+predicted x0, for previews, and the noise level after the row, at which inpainting restores the
+parts to keep.
 """
 
 import math
@@ -51,7 +52,7 @@ COLUMNS: Final = 11 + LAGS
 
 @dataclass(frozen=True)
 class CoefficientTable:
-    """The coefficients of one scheduler for one step count, from its first step or a later one."""
+    """It has a scheduler's coefficients for one step count, from its first step or a later one."""
 
     rows: NDArray[np.float32]
     """They are `[calls, COLUMNS]`."""
@@ -67,18 +68,18 @@ class CoefficientTable:
 
     @property
     def input_scale(self) -> float:
-        """The factor from diffusers' latents before the first row to samples of this table."""
+        """Return the factor from diffusers' latents before the first row to samples here."""
         return self.start.alpha if self.scales_input else 1.0
 
     @property
     def output_scale(self) -> float:
-        """The factor from samples after the last row to diffusers' latents."""
+        """Return the factor from samples after the last row to diffusers' latents."""
         return 1 / float(self.rows[-1, _NEXT_ALPHA]) if self.scales_input else 1.0
 
     def steps_before(self, cutoff: int) -> int:
         """Return how many steps diffusers leaves out for `denoising_start`.
 
-        Those with timesteps below `cutoff` remain. With two calls in a step, a step remains whole.
+        Those with timesteps below `cutoff` remain. A step with two calls is never split.
         """
         remaining = int((self.rows[:, _TIMESTEP] < cutoff).sum())
         if self.order == 2 and remaining % 2 == 0:
@@ -92,7 +93,7 @@ class CoefficientTable:
         return replace(self, rows=self.rows[:calls])
 
     def with_next_levels(self, levels: Mapping[int, NoiseLevel]) -> "CoefficientTable":
-        """Return the table with other noise levels after some rows, for what an image keeps."""
+        """Return the table with other noise levels after some rows, for kept parts of an image."""
         rows = self.rows.copy()
         for index, level in levels.items():
             rows[index, _NEXT_ALPHA : _NEXT_SIGMA + 1] = level

@@ -1,4 +1,4 @@
-"""Linear combinations of a sample and the h of this and earlier rows: what a row of a table holds.
+"""Define what a row of a table holds: combinations of a sample and the h of this and earlier rows.
 
 A solver that keeps more than its last sample, such as a predictor-corrector, becomes a row because
 the sample that it kept is itself such a combination. See `coefficients` for h. This module uses

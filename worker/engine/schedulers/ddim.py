@@ -1,4 +1,5 @@
-"""DDIM (Song et al. 2021, equation 12 without noise): diffusers' DDIMScheduler with eta=0."""
+"""Make tables of DDIM (Song et al. 2021, equation 12 without noise): diffusers' DDIMScheduler with
+eta=0."""
 
 from typing import Final
 

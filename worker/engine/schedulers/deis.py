@@ -1,4 +1,5 @@
-"""DEIS of first to third order in log rho (Zhang & Chen 2023): diffusers' DEISMultistepScheduler.
+"""Make tables of DEIS of first to third order in log rho (Zhang & Chen 2023): diffusers'
+DEISMultistepScheduler.
 
 rho is the ratio sigma / alpha. A step extrapolates the predicted noise as a polynomial in log rho
 and integrates it over rho.

@@ -1,5 +1,5 @@
-"""DPM-Solver++ of first to third order (Lu et al. 2022, algorithm 2) and its SDE variant:
-diffusers' DPMSolverMultistepScheduler."""
+"""Make tables of DPM-Solver++ of first to third order (Lu et al. 2022, algorithm 2) and its SDE
+variant: diffusers' DPMSolverMultistepScheduler."""
 
 import math
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""Euler and DPM-Solver++ for models with the preconditioning of Karras et al. 2022: diffusers'
-EDMEulerScheduler and EDMDPMSolverMultistepScheduler.
+"""Make tables of Euler and DPM-Solver++ for models with the preconditioning of Karras et al. 2022:
+diffusers' EDMEulerScheduler and EDMDPMSolverMultistepScheduler.
 
 Such a model was trained at noise levels sigma around samples of standard deviation sigma_data, and
 gets the logarithm of sigma as its timestep. We keep samples scaled as the model gets them.

@@ -1,5 +1,5 @@
-"""Euler and Euler ancestral (Karras et al. 2022, algorithm 2 without churn and without correction):
-diffusers' EulerDiscreteScheduler and EulerAncestralDiscreteScheduler.
+"""Make tables of Euler and Euler ancestral (Karras et al. 2022, algorithm 2 without churn and
+without correction): diffusers' EulerDiscreteScheduler and EulerAncestralDiscreteScheduler.
 
 diffusers keeps samples as x0 + sigma eps and scales them before each call of the model. We keep
 the scaled samples. In that form, an Euler step is a DDIM step between interpolated noise levels.

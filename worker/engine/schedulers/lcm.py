@@ -1,4 +1,5 @@
-"""Multistep latent consistency sampling (Luo et al. 2023, algorithm 3): diffusers' LCMScheduler."""
+"""Make tables of multistep latent consistency sampling (Luo et al. 2023, algorithm 3): diffusers'
+LCMScheduler."""
 
 from typing import Final
 

@@ -1,4 +1,5 @@
-"""Linear multistep in sigma / alpha, of up to fourth order: diffusers' LMSDiscreteScheduler.
+"""Make tables of linear multistep in sigma / alpha, of up to fourth order: diffusers'
+LMSDiscreteScheduler.
 
 A step extrapolates the predicted noise as a polynomial in the ratio and integrates it. Like Euler,
 it keeps samples scaled as the model gets them.

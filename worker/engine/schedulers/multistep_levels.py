@@ -1,4 +1,4 @@
-"""Timesteps and noise levels of the multistep solvers: DPM-Solver++, DEIS and UniPC.
+"""Make timesteps and noise levels of the multistep solvers: DPM-Solver++, DEIS and UniPC.
 
 Input: a noise schedule and a step count. Output: timesteps and noise levels. diffusers gives these
 solvers one timestep more than steps and leaves out the last. This module uses numpy only.

@@ -1,4 +1,4 @@
-"""Noise levels, and x0 and eps as linear combinations of a sample and the model's output.
+"""Define noise levels, and x0 and eps as linear combinations of a sample and the model's output.
 
 Input: a noise schedule. Output: coefficients. This module uses numpy only.
 
@@ -16,7 +16,7 @@ from imagefleet.worker.engine.schedulers.noise_schedule import Floats, NoiseSche
 
 
 class NoiseLevel(NamedTuple):
-    """Alpha and sigma of a noisy sample."""
+    """It has alpha and sigma of a noisy sample."""
 
     alpha: float
     sigma: float
@@ -34,7 +34,7 @@ class NoiseLevel(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """sigma / alpha."""
+        """Return sigma / alpha."""
         return self.sigma / self.alpha
 
 
@@ -48,7 +48,7 @@ CLEAN: Final = NoiseLevel(1.0, 0.0)
 
 
 class LinearCombination(NamedTuple):
-    """The quantity sample_part * x + output_part * m, with sample x and model output m."""
+    """It is the quantity sample_part * x + output_part * m, with sample x and model output m."""
 
     sample_part: float
     output_part: float

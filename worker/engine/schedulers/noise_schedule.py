@@ -1,4 +1,4 @@
-"""The noise schedule of a model, as its checkpoint's `scheduler/scheduler_config.json` defines it.
+"""Read the noise schedule of a model from its checkpoint's `scheduler/scheduler_config.json`.
 
 Input: that config. Output: the cumulative alphas of training, the timesteps for a step count, and
 the options of single schedulers. This module uses numpy only.
@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 
 class Prediction(StrEnum):
-    """What a model predicts (v: Salimans & Ho 2022)."""
+    """It is what a model predicts (v: Salimans & Ho 2022)."""
 
     EPSILON = "epsilon"
     V = "v_prediction"
@@ -77,7 +77,8 @@ _BETA_FIELDS: Final = ("beta_schedule", "beta_start", "beta_end")
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSchedule:
-    """`scheduler_config.json`. None: the file has no value, and the schedulers' defaults differ."""
+    """It is `scheduler_config.json`. A field is None if the file has no value and defaults
+    differ."""
 
     class_name: str
     """It is the class in model_index.json."""
@@ -200,7 +201,7 @@ class NoiseSchedule:
 
     @cached_property
     def alphas_cumprod(self) -> NDArray[np.float32]:
-        """The signal's share of the variance at each training timestep; float32 as in torch."""
+        """Return the signal's share of variance at each training timestep; float32 as in torch."""
         return (
             _zero_terminal_snr(self._unscaled_alphas_cumprod)
             if self.rescale_betas_zero_snr
@@ -209,7 +210,7 @@ class NoiseSchedule:
 
     @cached_property
     def _unscaled_alphas_cumprod(self) -> NDArray[np.float32]:
-        """`alphas_cumprod` before the rescaling to zero terminal SNR."""
+        """Return `alphas_cumprod` before the rescaling to zero terminal SNR."""
         if self.trained_betas is not None:
             betas = np.array(self.trained_betas, np.float32)
         else:

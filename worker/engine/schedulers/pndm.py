@@ -1,5 +1,5 @@
-"""PNDM without its Runge-Kutta start, also called PLMS (Liu et al. 2022): diffusers' PNDMScheduler
-with skip_prk_steps=True, the scheduler of Stable Diffusion 1.4.
+"""Make tables of PNDM without its Runge-Kutta start, also called PLMS (Liu et al. 2022): diffusers'
+PNDMScheduler with skip_prk_steps=True, the scheduler of Stable Diffusion 1.4.
 
 diffusers calls the model twice at the second timestep. The first of these calls repeats the first
 step, from the first sample, with the mean of both outputs. The first sample is a linear combination

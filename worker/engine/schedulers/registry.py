@@ -1,4 +1,4 @@
-"""The supported schedulers, by the names that jobs use."""
+"""List the supported schedulers, by the names that jobs use."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -78,8 +78,8 @@ _EDM: Final = ("edm_euler", "edm_dpmsolver++")
 def max_calls(steps: int) -> int:
     """Return the most calls of the model that so many steps may need.
 
-    PNDM needs one more than steps, and two evaluations in each step but the last one fewer than
-    twice as many.
+    PNDM needs one call more than steps. Schedulers with two calls in each step but the last need
+    one call fewer than twice the steps.
     """
     return max(steps + 1, 2 * steps - 1)
 
@@ -98,8 +98,8 @@ def available(schedule: NoiseSchedule) -> tuple[str, ...]:
         # diffusers does not define them either.
         unsupported |= {"pndm", "euler_ancestral", "kdpm2", "kdpm2_ancestral"}
     if schedule.rescale_betas_zero_snr:
-        # PNDM divides by alpha, which is 0 at the last timestep. diffusers' others do not know the
-        # field.
+        # PNDM divides by alpha, which is 0 at the last timestep. The others below do not
+        # have the field in diffusers.
         unsupported |= {"pndm", "deis", "lms", "heun", "kdpm2", "kdpm2_ancestral"}
         unsupported.add("dpmsolver++_singlestep")
     if not _ends_finite(schedule, schedule.unipc):
@@ -136,9 +136,9 @@ def _with_other_betas(schedule: NoiseSchedule) -> Iterator[str]:
 def _ends_finite(schedule: NoiseSchedule, options: UniPcOptions) -> bool:
     """Return whether the last step of UniPC is finite in diffusers.
 
-    At noise level zero the type bh1 is infinite, and all orders but the first. With another spacing
-    of the noise levels the last step to `sigma_min` has no width, at which the third order divides
-    zero by zero.
+    At noise level zero the type bh1 is infinite, and so are all orders but the first. With another
+    spacing of the noise levels the last step to `sigma_min` has no width, at which the third order
+    divides zero by zero.
     """
     last_order = 1 if options.lower_order_final else options.solver_order
     if schedule.final_sigmas_type == "zero":

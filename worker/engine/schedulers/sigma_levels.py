@@ -1,4 +1,4 @@
-"""Timesteps, noise levels and tables of the schedulers that diffusers took from k-diffusion.
+"""Make timesteps, noise levels and tables of the schedulers that diffusers took from k-diffusion.
 
 These are Euler, Heun, DPM2 and linear multistep. Input: a noise schedule and a step count. Output:
 timesteps, noise levels and tables. diffusers keeps their samples unscaled. This module uses numpy

@@ -1,4 +1,4 @@
-"""Singlestep DPM-Solver++ of first to third order (Lu et al. 2022): diffusers'
+"""Make tables of singlestep DPM-Solver++ of first to third order (Lu et al. 2022): diffusers'
 DPMSolverSinglestepScheduler.
 
 Steps come in groups of up to `solver_order`. Every step of a group starts from the sample before
@@ -36,7 +36,7 @@ def singlestep(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Coeffic
     rows: list[list[float]] = []
     start, made = SAMPLE, SAMPLE
     for index in range(skipped, len(timesteps)):
-        # A first step that would be in the middle of a group has nothing to build upon.
+        # If the first step lies in the middle of a group, the outputs before it do not exist.
         order = min(orders[index], index - skipped + 1)
         start = SAMPLE if order == 1 else at_next_row(start, made)
         past = [levels[index - back] for back in range(order)]

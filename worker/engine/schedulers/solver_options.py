@@ -1,4 +1,4 @@
-"""The options of single solvers in `scheduler/scheduler_config.json`.
+"""Read the options of single solvers in `scheduler/scheduler_config.json`.
 
 Input: the fields of the file, which may be of any scheduler: as in diffusers, a solver takes those
 that it knows. Output: the options. Where the file has a value that a solver does not support,
@@ -15,7 +15,7 @@ from imagefleet.worker.engine.schedulers.supported_fields import SOLVER_ORDERS
 
 @dataclass(frozen=True, kw_only=True)
 class DpmOptions:
-    """Options of DPM-Solver++."""
+    """It has the options of DPM-Solver++."""
 
     solver_order: int = 2
     solver_type: str = "midpoint"
@@ -49,7 +49,7 @@ class DpmOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DeisOptions:
-    """Options of DEIS."""
+    """It has the options of DEIS."""
 
     solver_order: int = 2
     lower_order_final: bool = True
@@ -64,7 +64,7 @@ class DeisOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class UniPcOptions:
-    """Options of UniPC."""
+    """It has the options of UniPC."""
 
     solver_order: int = 2
     solver_type: str = "bh2"
@@ -97,7 +97,7 @@ def _order(fields: ConfigReader) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class LcmOptions:
-    """How a latent consistency model was distilled."""
+    """It says how a latent consistency model was distilled."""
 
     original_inference_steps: int = 50
     timestep_scaling: float = 10.0
@@ -117,7 +117,7 @@ class LcmOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EdmOptions:
-    """The noise levels and the preconditioning of Karras et al. 2022, table 1."""
+    """It has the noise levels and the preconditioning of Karras et al. 2022, table 1."""
 
     sigma_min: float = 0.002
     sigma_max: float = 80.0

@@ -1,4 +1,5 @@
-"""Fields of `scheduler/scheduler_config.json` of which a scheduler supports some values only.
+"""List the fields of `scheduler/scheduler_config.json` of which a scheduler supports some values
+only.
 
 Input: the fields of the file, which may be of any class: as in diffusers, a scheduler reads those
 that it knows, and no others. Output: by scheduler, the field for which it cannot run with the

@@ -1,5 +1,5 @@
-"""Trajectory consistency sampling (Zheng et al. 2024) without noise: diffusers' TCDScheduler as its
-pipelines call it, with eta=0."""
+"""Make tables of trajectory consistency sampling (Zheng et al. 2024) without noise: diffusers'
+TCDScheduler as its pipelines call it, with eta=0."""
 
 from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.lcm import distilled_timesteps

@@ -1,9 +1,9 @@
-"""Schedulers that call the model twice in each step but the last: Heun and DPM2.
+"""Make tables of schedulers that call the model twice in each step but the last: Heun and DPM2.
 
 They are diffusers' HeunDiscreteScheduler, KDPM2DiscreteScheduler and its ancestral variant (Karras
-et al. 2022, algorithms 1 and 2 without churn). The first call of a step moves to a place where the
-second looks; the second starts from the sample before the first, which `sample_before` recovers. h
-is the predicted noise. Samples are kept scaled as the model gets them.
+et al. 2022, algorithms 1 and 2 without churn). The first call of a step moves the sample to the
+noise level of the second call. The second starts from the sample before the first, which
+`sample_before` recovers. h is the predicted noise. Samples are kept scaled as the model gets them.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ from imagefleet.worker.engine.schedulers.sigma_levels import make_sigma_table, s
 
 
 class _Rows:
-    """The rows of a table, and the noise level of each."""
+    """It collects the rows of a table, and the noise level of each."""
 
     def __init__(self, schedule: NoiseSchedule) -> None:
         self._schedule = schedule

@@ -1,4 +1,4 @@
-"""UniPC of first to third order (Zhao et al. 2023, algorithms 1 and 2): diffusers'
+"""Make tables of UniPC of first to third order (Zhao et al. 2023, algorithms 1 and 2): diffusers'
 UniPCMultistepScheduler.
 
 At each call the model's output first corrects the sample, then predicts the next one. The corrector

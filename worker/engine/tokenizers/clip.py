@@ -25,7 +25,7 @@ _BARE_LENGTH: Final = 2
 
 
 class PromptChunks(NamedTuple):
-    """Prompts in chunks. Each text encoder has chunks of its own length."""
+    """It has prompts in chunks. Each text encoder has chunks of its own length."""
 
     ids: tuple[NDArray[np.int32], ...]
     """They are `[prompts, chunks, tokens]`, for each text encoder."""

@@ -33,7 +33,7 @@ Added = str | AddedToken
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerFiles:
-    """What the files of one tokenizer say."""
+    """It has what the files of one tokenizer say."""
 
     vocabulary: dict[str, int]
     merges: list[tuple[str, str]]

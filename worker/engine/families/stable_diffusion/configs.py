@@ -42,7 +42,7 @@ images beside the latents."""
 
 @dataclass(frozen=True, kw_only=True)
 class Configs:
-    """The configs of all parts of a checkpoint."""
+    """It has the configs of all parts of a checkpoint."""
 
     pipeline: Pipeline
     text_encoders: tuple[ClipTextConfig, ...]
@@ -178,8 +178,8 @@ class Configs:
     def rescales_guidance(self) -> bool:
         """Return whether jobs may have `guidance_rescale`.
 
-        diffusers' pipelines of distilled UNets, which apply the guidance themselves, have none, nor
-        has that of Stable Diffusion 1 and 2 which edits images.
+        diffusers' pipelines of distilled UNets have none, because these UNets apply the guidance
+        themselves. The pipeline that edits images with Stable Diffusion 1 and 2 has none either.
         """
         is_edited = self.pipeline.image_input is ImageInput.EDITED
         return self.unet.time_cond_proj_dim is None and (self.pipeline.is_xl or not is_edited)
@@ -219,18 +219,18 @@ class Configs:
 
     @property
     def _pooled_width(self) -> int | None:
-        """The width of the pooled state, which is that of the first encoder with a projection."""
+        """Return the width of the pooled state, which the first encoder with a projection has."""
         widths = [config.projection_dim for config in self.text_encoders if config.is_projected]
         return widths[0] if widths else None
 
     @property
     def shape_multiple(self) -> int:
-        """Pixels of which height and width must be multiples."""
+        """Return the pixels of which height and width must be multiples."""
         return self.vae.downsampling * self.unet.downsampling
 
     @property
     def native_shape(self) -> Shape:
-        """The shape at which the model was trained.
+        """Return the shape at which the model was trained.
 
         Raises:
             ConfigurationError: The checkpoint does not say.

@@ -19,7 +19,8 @@ from imagefleet.worker.engine.families.stable_diffusion.training_markers import 
 
 
 class StableDiffusionFormat:
-    """The original format of Stable Diffusion. See `checkpoint.single_file.OriginalFormat`."""
+    """It is the original format of Stable Diffusion. See
+    `checkpoint.single_file.OriginalFormat`."""
 
     origins = staticmethod(original_format.origins)
     is_read = staticmethod(original_format.is_read)
@@ -30,7 +31,7 @@ class StableDiffusionFormat:
 
 
 class StableDiffusionFamily:
-    """The family of the pipelines in `pipeline_index.py`."""
+    """It is the family of the pipelines in `pipeline_index.py`."""
 
     name = "Stable Diffusion 1, 2 or XL"
     pipelines: Sequence[str] = tuple(PIPELINES)

@@ -20,7 +20,7 @@ _ATTENTION: Final = {"to_out.0": "to_out", "out_proj": "to_out"}
 
 
 class StableDiffusionLoraNames:
-    """The names of layers in LoRA files. See `checkpoint.lora_keys.LoraNames`."""
+    """It has the names of layers in LoRA files. See `checkpoint.lora_keys.LoraNames`."""
 
     networks = tuple(_KOHYA_PREFIXES)
 

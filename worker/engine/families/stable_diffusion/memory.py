@@ -56,7 +56,7 @@ def _context_bytes(
     configs: Configs, networks: Mapping[str, nnx.Module], dtype: np.dtype[Any]
 ) -> int:
     """Return the bytes of keys and values of one chunk of the prompts of an image. Those of the
-    first are part of `_UNET_MAPS`."""
+    first chunk are part of `_UNET_MAPS`."""
     arrays = jax.tree.leaves(prompt_context(configs, networks).blocks)
     return sum(math.prod(array.shape) * dtype.itemsize for array in arrays)
 

@@ -50,7 +50,7 @@ _SAFETY: Final = "safety_checker"
 
 @dataclass(frozen=True)
 class StableDiffusion:
-    """One model of the family."""
+    """It is one model of the family."""
 
     configs: Configs
     inversions: tuple[LoadedInversion, ...] = ()

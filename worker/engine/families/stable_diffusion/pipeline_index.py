@@ -31,7 +31,7 @@ _IMAGE_PROCESSORS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """A diffusers pipeline class that this engine runs, with the folders of its parts."""
+    """It is a diffusers pipeline class that this engine runs, with the folders of its parts."""
 
     text_encoders: tuple[str, ...]
     text_encoder_classes: tuple[str, ...]
@@ -141,7 +141,7 @@ PIPELINES: Final[Mapping[str, Pipeline]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineIndex:
-    """`model_index.json`."""
+    """It has what `model_index.json` says."""
 
     pipeline: Pipeline
     text_encoder_classes: tuple[str, ...]

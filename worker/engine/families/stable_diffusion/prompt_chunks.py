@@ -23,7 +23,8 @@ def used_tokens(used_chunks: jax.Array, chunks: int, length: int) -> jax.Array:
 
 
 def weigh(states: jax.Array, weights: jax.Array, used: jax.Array) -> jax.Array:
-    """Multiply the states of tokens by their weights, and scale them back to their mean before.
+    """Multiply the states of tokens by their weights, and scale them back to the mean that they
+    had.
 
     A prompt whose weights are all 1 keeps its states exactly.
 

@@ -21,7 +21,7 @@ from imagefleet.worker.engine.networks.lora_layers import merge_network
 
 
 class EncodedPrompt(NamedTuple):
-    """A prompt as the UNet takes it."""
+    """It is a prompt as the UNet takes it."""
 
     hidden: jax.Array
     """They are `[…, k n, d]`."""
@@ -57,7 +57,7 @@ class PromptEncoder:
                 its own. The pooled state is that of the first.
             has_negative: bool `[b]`: whether a negative prompt is given. One that is given is
                 encoded even if it is empty, as in diffusers.
-            clip_skip: int32 `[b]`: the last layers that the prompt skips. As in diffusers, the
+            clip_skip: int32 `[b]`: how many last layers the prompt skips. As in diffusers, the
                 negative prompt and the pooled state skip none.
             lora_scales: float32 `[b, LoRA]`. None if no layer has LoRA.
             token_weights: float32, as `tokens`. None if prompts have no weights.

@@ -34,7 +34,7 @@ _DTYPES: Final = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True, kw_only=True)
 class TextualInversion:
-    """The content of one file."""
+    """It has the content of one file."""
 
     loaded: LoadedInversion
     vectors: Mapping[str, Floats]
@@ -126,7 +126,7 @@ def _vectors(path: Path, file: TensorFiles, key: str, encoder: str, width: int) 
 
 
 class ExtendedEmbedding(TensorFiles):
-    """The weights of a text encoder with further or other vectors of tokens."""
+    """It has the weights of a text encoder with further or other vectors of tokens."""
 
     def __init__(self, files: TensorFiles, vectors: VectorsById) -> None:
         """Put `vectors` into the embedding in `files`, at their ids."""

@@ -36,7 +36,7 @@ def check_markers(file: Path, whole: TensorFiles, noise: NoiseSchedule) -> None:
         noise: The schedule of the configs.
 
     Raises:
-        CheckpointError: It does not. The error says which scheduler the configs need.
+        CheckpointError: It does not fit. The error says which scheduler the configs need.
     """
     found = MARKERS & whole.shapes.keys()
     needed = {}

@@ -1,4 +1,5 @@
-"""The transformers within the blocks of the UNet: diffusers' Transformer2DModel and its layers.
+"""Define the transformers within the blocks of the UNet: diffusers' Transformer2DModel and its
+layers.
 
 Input: a feature map `[b, h, w, c]` and the keys and values of the text. Output: a map of the same
 shape.
@@ -28,7 +29,7 @@ from imagefleet.worker.engine.networks.blocks import (
 
 
 class ContextKV(NamedTuple):
-    """Keys and values of one attention layer for a context, each `[b, n, c]`."""
+    """It has keys and values of one attention layer for a context, each `[b, n, c]`."""
 
     key: jax.Array
     value: jax.Array
@@ -37,7 +38,7 @@ class ContextKV(NamedTuple):
 
 
 class Attention(nnx.Module):
-    """diffusers' Attention: self-attention of the pixels, or cross-attention to the text."""
+    """It is diffusers' Attention: self-attention of the pixels, or cross-attention to the text."""
 
     def __init__(self, width: int, context_width: int, heads: int) -> None:
         self.heads = heads
@@ -100,7 +101,7 @@ def _project(
 
 
 class FeedForward(nnx.Module):
-    """diffusers' FeedForward: GEGLU (Shazeer 2020), with GELU by the error function."""
+    """It is diffusers' FeedForward: GEGLU (Shazeer 2020), with GELU by the error function."""
 
     def __init__(self, width: int) -> None:
         self.proj_in: Layer = linear(width, 8 * width)
@@ -131,7 +132,7 @@ class FeedForward(nnx.Module):
 
 
 class TransformerBlock(nnx.Module):
-    """diffusers' BasicTransformerBlock: self-attention, cross-attention, feed-forward."""
+    """It is diffusers' BasicTransformerBlock: self-attention, cross-attention, feed-forward."""
 
     def __init__(self, width: int, context_width: int, heads: int) -> None:
         self.norm1 = LayerNorm(width, 1e-5)
@@ -154,7 +155,7 @@ layer."""
 
 
 class Transformer(nnx.Module):
-    """diffusers' Transformer2DModel: transformer layers over the pixels of a feature map."""
+    """It is diffusers' Transformer2DModel: transformer layers over the pixels of a feature map."""
 
     def __init__(self, config: UNetConfig, level: int, layers: int) -> None:
         width = config.block_out_channels[level]

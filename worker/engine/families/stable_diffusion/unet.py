@@ -1,5 +1,5 @@
-"""The denoiser of Stable Diffusion 1.x and 2.x (Rombach et al. 2022) and of SDXL (Podell et al.
-2023): diffusers' UNet2DConditionModel.
+"""Define the denoiser of Stable Diffusion 1.x and 2.x (Rombach et al. 2022) and of SDXL (Podell et
+al. 2023): diffusers' UNet2DConditionModel.
 
 Input: noisy latents, a timestep for each, and the states of the text encoders. Output: the model's
 prediction (epsilon, v or sample: only the scheduler's config says which). Feature maps are `[b, h,
@@ -40,7 +40,7 @@ def timestep_embedding(
 
 
 class TimeEmbedding(nnx.Module):
-    """diffusers' TimestepEmbedding: two layers over the sinusoids."""
+    """It is diffusers' TimestepEmbedding: two layers over the sinusoids."""
 
     def __init__(self, channels_in: int, width: int, condition_width: int | None = None) -> None:
         self.linear_1 = linear(channels_in, width)
@@ -69,7 +69,7 @@ def _resnet(config: UNetConfig, channels_in: int, channels_out: int) -> ResnetBl
 
 
 class Downsample(nnx.Module):
-    """diffusers' Downsample2D: a convolution of stride 2."""
+    """It is diffusers' Downsample2D: a convolution of stride 2."""
 
     def __init__(self, channels: int) -> None:
         self.conv = conv(channels, channels, stride=2)
@@ -79,7 +79,7 @@ class Downsample(nnx.Module):
 
 
 class DownBlock(nnx.Module):
-    """diffusers' DownBlock2D and CrossAttnDownBlock2D."""
+    """It is both DownBlock2D and CrossAttnDownBlock2D of diffusers."""
 
     def __init__(self, config: UNetConfig, level: int) -> None:
         channels = config.block_out_channels
@@ -106,7 +106,7 @@ class DownBlock(nnx.Module):
 
 
 class MidBlock(nnx.Module):
-    """diffusers' UNetMidBlock2DCrossAttn and UNetMidBlock2D."""
+    """It is both UNetMidBlock2DCrossAttn and UNetMidBlock2D of diffusers."""
 
     def __init__(self, config: UNetConfig) -> None:
         level = len(config.block_out_channels) - 1
@@ -125,7 +125,8 @@ class MidBlock(nnx.Module):
 
 
 class UpBlock(nnx.Module):
-    """diffusers' UpBlock2D and CrossAttnUpBlock2D, with one layer more than the down block."""
+    """It is UpBlock2D and CrossAttnUpBlock2D of diffusers. It has a layer more than its down
+    block."""
 
     def __init__(self, config: UNetConfig, index: int) -> None:
         channels = config.block_out_channels
@@ -155,7 +156,7 @@ class UpBlock(nnx.Module):
 
 
 class PromptContext(NamedTuple):
-    """The part of the UNet's computation that depends on the prompt only, not on the step."""
+    """It is the part of the UNet's computation that depends on the prompt, but not on the step."""
 
     blocks: Sequence[BlockContext]
     """They are the keys and values of the text for each block: down, mid, up."""
@@ -173,7 +174,7 @@ class PromptContext(NamedTuple):
 
 
 class UNet(nnx.Module):
-    """diffusers' UNet2DConditionModel."""
+    """It is diffusers' UNet2DConditionModel."""
 
     weight_names: ClassVar = WeightNames(
         to_checkpoint=(

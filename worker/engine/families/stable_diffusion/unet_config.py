@@ -27,7 +27,7 @@ TIME_IDS: Final = 6
 
 @dataclass(frozen=True, kw_only=True)
 class UNetConfig:
-    """`unet/config.json`. Tuples have an entry per resolution level, the finest level first."""
+    """It is `unet/config.json`. Tuples have an entry per resolution level, the finest first."""
 
     sample_size: tuple[int, int] | None
     """Height and width of the latents at which the model was trained. None if it does not say."""
@@ -112,20 +112,20 @@ class UNetConfig:
 
     @property
     def _level_has_attention(self) -> tuple[bool, ...]:
-        """Whether a level has attention in its down, mid or up block."""
+        """Return for each level whether its down, mid or up block has attention."""
         *finer, coarsest = self.down_has_attention
         down_and_mid = (*finer, coarsest or self.mid_has_attention)
         return tuple(map(any, zip(down_and_mid, reversed(self.up_has_attention), strict=False)))
 
     @property
     def downsampling(self) -> int:
-        """Number by which height and width of the latents must be divisible."""
+        """Return the number by which height and width of the latents must be divisible."""
         return 1 << (len(self.block_out_channels) - 1)
 
 
 @dataclass(frozen=True)
 class TextTimeConfig:
-    """Widths of SDXL's `text_time` embedding, which is added to the timestep's embedding.
+    """It has the widths of SDXL's `text_time` embedding, which is added to the timestep's.
 
     It embeds the pooled state of the prompt and some numbers about the image, as its size.
     """
@@ -159,7 +159,7 @@ class TextTimeConfig:
 
 @dataclass(frozen=True)
 class _TransformerLayers:
-    """How many layers each transformer of the UNet has."""
+    """It counts the layers of each transformer of the UNet."""
 
     down: tuple[tuple[int, ...], ...]
     mid: int
