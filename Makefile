@@ -134,9 +134,10 @@ wheel: $(VENV)/.dev ## build dist/imagefleet-….whl, to install on hosts and in
 archive: wheel ## build dist/imagefleet-….tar.gz, which TPU VMs install, and print its SHA-256
 	$(BIN)/python -m tools.tpu_archive
 
-docs: $(VENV)/.dev ## write what is generated: docs/settings.md, docs/commands.md, the alerts of Prometheus' operator
+docs: $(VENV)/.dev ## write what is generated: docs/settings.md, docs/commands.md, the client's keywords, the alerts of Prometheus' operator
 	$(BIN)/python -m tools.settings_page
 	$(BIN)/python -m tools.commands_page
+	$(BIN)/python -m tools.client_parameters
 	$(BIN)/python -m tools.prometheus_rule
 
 structure: $(VENV)/.dev ## count packages, arrows, sizes, names used twice and docstrings without a verb

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from imagefleet.producer.bulk.copied_columns import RowRejected, escape_surrogates
-from imagefleet.shared.bulk.plan import RowParameters
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.parameter_table import ROW_PARAMETERS
 from imagefleet.shared.jobs.request import JobRequest
 
-_COLUMNS: Final = ("prompt", *RowParameters.model_fields, "seed", "height", "width", "model")
+_COLUMNS: Final = ("prompt", *ROW_PARAMETERS, "seed", "height", "width", "model")
 """Columns that set a parameter. All other columns are copied into the metadata."""
 _JOB_COLUMNS: Final = frozenset(JobRequest.model_fields) - {*_COLUMNS, "metadata"}
 """Parameters of jobs that rows of a dataset do not have. A copied one would look like a used
@@ -44,7 +44,7 @@ def parameter_by_column(renamed: Mapping[str, str]) -> dict[str, str]:
 
 def check_parameters(given: Mapping[str, object]) -> None:
     """Raise InvalidRequest if a parameter for all rows is none of rows."""
-    for name in sorted(given.keys() - RowParameters.model_fields.keys()):
+    for name in sorted(given.keys() - {*ROW_PARAMETERS}):
         known = ", ".join(name for name in _COLUMNS if name != "prompt")
         limit = f"no such parameter; the parameters of rows are {known}"
         raise InvalidRequest(name, given[name], _NO_LATENTS if name == "denoising_end" else limit)

@@ -16,6 +16,7 @@ from imagefleet.shared.bulk.plan import BulkFormat, RowParameters
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_whole_number
 from imagefleet.shared.jobs.model import ImageFormat
+from imagefleet.shared.jobs.parameter_table import PARAMETERS, ROW_PARAMETERS, default_of
 from imagefleet.shared.jobs.request import JobRequest
 
 DEFAULT_SHARD_SIZE: Final = 1_000
@@ -83,8 +84,9 @@ def _row_parameters(given: dict[str, Any]) -> RowParameters:
     except ValueError:
         JobRequest.parse({"prompt": "any", **given})  # raises InvalidRequest for the same value
         raise
-    # Older releases refuse a plan that has these fields, even if they change nothing.
-    unused = [name for name in ("loras", "prompt_weighting") if not getattr(parsed, name)]
+    # Older releases refuse a plan that has such a field, even if it changes nothing.
+    newer = [name for name in ROW_PARAMETERS if PARAMETERS[name].since > 1]
+    unused = [name for name in newer if getattr(parsed, name) == default_of(name)]
     return parsed.model_copy(update=dict.fromkeys(unused))
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from imagefleet.producer.bulk.readers import Row, Table, open_iterable
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, StorageUnavailable
-from imagefleet.shared.jobs.request import MAX_INPUT_BYTES
+from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
 from imagefleet.shared.process.extras import how_to_install
 
 _FORM: Final = "hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT]"

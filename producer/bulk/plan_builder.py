@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from imagefleet.producer.bulk.plan_writer import OpenShard
 from imagefleet.producer.bulk.readers import RejectedRow, Row, Table
@@ -25,6 +25,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_whole_number
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.parameter_table import ROW_COUNTS
 
 MAX_SHARD_SIZE: Final = 100_000
 
@@ -73,8 +74,7 @@ class PlanBuilder:
         self._shards: list[Future[ShardPlan]] = []
         self._seen = _SeenRows() if spec.dedupe else None
         self._rows = self._samples = self._duplicates = 0
-        self._input_images = self._input_latents = self._clip_skips = 0
-        self._rescaled_guidances = self._weighted_prompts = 0
+        self._counts = dict.fromkeys(ROW_COUNTS.values(), 0)
         self._loras: set[str] = set()
         """Names of the LoRA that the rows use."""
         self._tables: list[tuple[str, str | None]] = []
@@ -112,12 +112,9 @@ class PlanBuilder:
             shard = self._open[planned.size] = OpenShard()
         shard.lines.append(planned.line)
         shard.samples += planned.images
-        self._input_images += planned.from_image
-        self._input_latents += planned.from_latents
+        for field in planned.counted:
+            self._counts[field] += 1
         self._loras.update(name for name, _ in planned.loras)
-        self._clip_skips += planned.skips_layers
-        self._rescaled_guidances += planned.rescales_guidance
-        self._weighted_prompts += planned.weighs_words
         self.image_steps[planned.size] += planned.images * planned.steps
 
     def finish(self, offer: Offer | None) -> Plan:
@@ -139,6 +136,7 @@ class PlanBuilder:
         shards = tuple(shard.result() for shard in self._shards)
         self._writer.put_rejected(self.rejected)
         defaults = self._spec.defaults
+        counts: dict[str, Any] = self._counts
         return Plan(
             format=self._spec.format,
             image_format=self._spec.image_format,
@@ -149,14 +147,9 @@ class PlanBuilder:
             model_digest=None if offer is None else offer.digest,
             columns=dict(defaults.columns),
             dedupe=self._spec.dedupe,
-            input_images=self._input_images,
-            input_latents=self._input_latents,
             loras={
                 name: None if offer is None else offer.loras[name] for name in sorted(self._loras)
             },
-            clip_skips=self._clip_skips,
-            rescaled_guidances=self._rescaled_guidances,
-            weighted_prompts=self._weighted_prompts,
             source=_describe(self._tables),
             rows=self._rows,
             samples=self._samples,
@@ -164,6 +157,7 @@ class PlanBuilder:
             duplicates=self._duplicates,
             shards=shards,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            **counts,
         )
 
     def _close(self, size: Size, shard: OpenShard) -> None:

@@ -4,9 +4,9 @@ import math
 from contextlib import suppress
 from typing import Final
 
-_INTEGER_FIELDS: Final = frozenset(
-    {"num_inference_steps", "clip_skip", "num_images_per_prompt", "seed", "height", "width"}
-)
+from imagefleet.shared.jobs.parameter_table import PARAMETERS, kind
+
+_KINDS: Final = {name: kind(name) for name in PARAMETERS}
 
 
 def is_missing(value: object) -> bool:
@@ -23,9 +23,9 @@ def converted(name: str, value: object) -> object:
 
     Return other values unchanged.
     """
-    if name in _INTEGER_FIELDS:
+    if _KINDS[name] is int:
         return _to_integer(value)
-    if name == "prompt_weighting" and isinstance(value, str):
+    if _KINDS[name] is bool and isinstance(value, str):
         return {"true": True, "false": False}.get(value.strip().lower(), value)
     return value
 

@@ -23,23 +23,31 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.parameter_table import (
+    PARAMETERS,
+    ROW_COUNTS,
+    ROW_PARAMETERS,
+    has_neutral_value,
+    is_used,
+)
+from imagefleet.shared.jobs.parameter_types import MAX_PROMPT_CHARACTERS
 from imagefleet.shared.jobs.prompt_text import is_blank
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
-from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS, JobRequest
+from imagefleet.shared.jobs.request import JobRequest
 
 Size = tuple[int | None, int | None]
 """Height and width in pixels; None means the model's native size."""
 
 MAX_EXTRA_BYTES: Final = 65_536
-_COMPARED_FIELDS: Final = (*RowParameters.model_fields, "height", "width")
+_COMPARED_FIELDS: Final = (*ROW_PARAMETERS, "height", "width")
 """Fields in which duplicate rows agree, besides prompt and seed."""
-_NEEDED_INPUTS: Final = {
-    "denoising_start": "latents",
-    "mask_image": "image",
-    "strength": "image",
-    "image_guidance_scale": "image",
-}
+_NEEDED: Final = {name: row.needs for name, row in PARAMETERS.items() if row.needs}
 """Parameters, and what each needs."""
+_LEFT_OUT: Final = tuple(
+    name for name in ROW_PARAMETERS if PARAMETERS[name].since > 1 and has_neutral_value(name)
+)
+"""Parameters that a row does not repeat from its run: workers of release 0.1.0 know no such field,
+even one that changes nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,16 +74,8 @@ class PlannedRow(NamedTuple):
     """Equal for rows that give the same images; only the prompt if the row sets nothing else."""
     images: int
     size: Size
-    from_image: bool
-    """Whether the row starts from an image."""
-    from_latents: bool
-    """Whether the row goes on with latents."""
-    skips_layers: bool
-    """Whether the row has a `clip_skip`."""
-    rescales_guidance: bool
-    """Whether the row has `guidance_rescale`."""
-    weighs_words: bool
-    """Whether the row has `prompt_weighting`."""
+    counted: tuple[str, ...]
+    """The fields of a plan that count this row; see `ROW_COUNTS`."""
     steps: int
     """Denoising steps of each image; 0 if they are the model's and the model is not known."""
     loras: LoraScales
@@ -98,16 +98,17 @@ class RowPlanner:
         }
         missing = [
             needed
-            for name, needed in _NEEDED_INPUTS.items()
+            for name, needed in _NEEDED.items()
             if name in self._common and needed not in self._common
         ]
         stand_in = dict.fromkeys(missing[:1], NOT_YET_UPLOADED)  # each row must bring its own
         common = JobRequest.parse({"prompt": "any", **self._common, **stand_in})
         admit(common, offers, images_come_later=True)
         self._takes_plain_texts = not common.prompt_weighting and self._prompt_suffices()
-        self._images = common.num_images_per_prompt
+        self._images = len(common.images)
         self._common_steps = self._steps(common)
         self._common_loras = common.loras
+        self._common_counted = _counted(common)
         self._common_values = {name: getattr(common, name) for name in _COMPARED_FIELDS}
         if self._images > defaults.shard_size:
             limit = f"must be at least {self._images}, the number of images of one row"
@@ -150,11 +151,7 @@ class RowPlanner:
                     duplicate_key=row,
                     images=self._images,
                     size=self._defaults.size,
-                    from_image=self._defaults.parameters.image is not None,
-                    from_latents=self._defaults.parameters.latents is not None,
-                    skips_layers=self._defaults.parameters.clip_skip is not None,
-                    rescales_guidance=bool(self._defaults.parameters.guidance_rescale),
-                    weighs_words=False,
+                    counted=self._common_counted,
                     steps=self._common_steps,
                     loras=self._common_loras,
                 )
@@ -171,9 +168,10 @@ class RowPlanner:
         if parameters.get("model", self._defaults.model) != self._defaults.model:
             raise RowRejected("model", parameters["model"], "a run uses one model for all rows")
         request = self._request(parameters, folder)
-        if request.num_images_per_prompt > self._defaults.shard_size:
+        images = len(request.images)
+        if images > self._defaults.shard_size:
             limit = f"must be at most the shard size, {self._defaults.shard_size}"
-            raise RowRejected("num_images_per_prompt", request.num_images_per_prompt, limit)
+            raise RowRejected("num_images_per_prompt", images, limit)
         fields = {
             name: getattr(request, name) for name in parameters if name in ShardRow.model_fields
         }
@@ -181,21 +179,17 @@ class RowPlanner:
         duplicate_key = self._duplicate_key(request, parameters.get("seed") is not None)
         fields.setdefault("seed", derive_seed(self._defaults.seed, number))
         fields["row"] = number
-        for name in ("loras", "guidance_rescale", "prompt_weighting"):
+        for name in _LEFT_OUT:
             if name in fields and fields[name] == self._common_values[name]:
-                del fields[name]  # workers of release 0.1.0 know no such field, even an empty one
+                del fields[name]
         if extra:
             fields["extra"] = extra
         return PlannedRow(
             line=canonical_json(fields).decode(),
             duplicate_key=duplicate_key,
-            images=request.num_images_per_prompt,
+            images=images,
             size=size,
-            from_image=request.image is not None,
-            from_latents=request.latents is not None,
-            skips_layers=request.clip_skip is not None,
-            rescales_guidance=bool(request.guidance_rescale),
-            weighs_words=request.prompt_weighting,
+            counted=_counted(request),
             steps=self._steps(request),
             loras=request.loras,
         )
@@ -263,3 +257,9 @@ class RowPlanner:
                 "extra", "…", f"copied columns must have at most {MAX_EXTRA_BYTES} bytes"
             )
         return parameters, extra
+
+
+def _counted(request: JobRequest) -> tuple[str, ...]:
+    """Return the fields of a plan that count a row with this request."""
+    used = (name for name in ROW_COUNTS if is_used(name, getattr(request, name)))
+    return tuple(ROW_COUNTS[name] for name in used)

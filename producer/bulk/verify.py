@@ -153,7 +153,7 @@ class _Verification:
             sample_key(row.row, image): row
             for row in rows
             if row.row not in failed
-            for image in range(self._plan.images_of(row))
+            for image in self._plan.images_of(row)
         }
         self._finished.add(shard.name)
         self._files.update(file.key for file in stats.files)
@@ -270,19 +270,20 @@ class _Verification:
         request = self._plan.request(shard, row)
         documents = read_metadata(self._store.get(metadata_key(shard.name)))
         strengths = {each["key"]: each.get("strength") for each in documents}
-        stored = strengths[sample_key(row.row, 0)]
+        stored = strengths[sample_key(row.row, request.images[0])]
         return request if stored is None else request.model_copy(update={"strength": stored})
 
     def _compare_row(self, shard: ShardPlan, row: ShardRow, regenerate: Regenerate) -> None:
         plan = self._plan
         try:
-            regenerated = regenerate(self._stored_request(shard, row))
+            request = self._stored_request(shard, row)
+            regenerated = regenerate(request)
         except ImagefleetError as error:
             detail = f"row {row.row} could not be generated again: {error}"
             self._problems.append(Problem(shard=shard.name, what="not compared", detail=detail))
             return
         self._regenerated_rows += 1
-        for image, data in enumerate(regenerated):
+        for image, data in zip(request.images, regenerated, strict=True):
             key = sample_key(row.row, image)
             stored = read_image(self._store, shard.name, key, plan.format, plan.image_format)
             difference = pixel_difference(stored, data)

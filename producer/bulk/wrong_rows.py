@@ -9,10 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from imagefleet.shared.bulk.plan import Plan, ShardRow
+from imagefleet.shared.jobs.parameter_table import PARAMETERS, ROW_PARAMETERS
 
-_CHOSEN_PARAMETERS: Final = ("num_inference_steps", "guidance_scale", "scheduler")
-"""All metadata hold these parameters. Where neither the row nor the run sets one, the model does.
-"""
+_CHOSEN_PARAMETERS: Final = tuple(
+    name
+    for name in ROW_PARAMETERS
+    if PARAMETERS[name].metadata == "always" and name != "negative_prompt"
+)
+"""All metadata hold these parameters. Where neither the row nor the run sets one, the model does."""
 
 
 def wrong_rows(

@@ -1,7 +1,8 @@
 """Name the parameters of a job for type checkers and editors.
 
-`shared.jobs.request.JobRequest` checks the values; a test compares the names and types. None stands
-for a parameter that is not given.
+`make docs` writes the class `JobParameters` from the table of parameters, the fields of
+`shared.jobs.request.JobRequest`, which check the values. None stands for a parameter that is not
+given.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,15 +30,16 @@ class JobParameters(TypedDict, total=False):
     """
 
     negative_prompt: str | None
-    """At most 4,000 characters; by default none."""
+    """What the image should not show, at most 4,000 characters; by default nothing."""
     height: int | None
-    """Pixels, a multiple of 8, with `width` a shape that a worker declared."""
+    """Pixels, a multiple of 8, with `width` a shape that a worker declared; by default the
+    model's."""
     width: int | None
     """Pixels; with `height` or not at all."""
     num_inference_steps: int | None
-    """From 1 to the fleet's limit, 100 by default."""
+    """Denoising steps, from 1 to the fleet's limit (often 100); by default the model's."""
     guidance_scale: float | None
-    """0 to 50; there is no guidance up to 1."""
+    """0 to 50, by default the model's; there is no guidance up to 1."""
     clip_skip: int | None
     """Last layers of the text encoders that the prompt skips, 1 or more; by default none."""
     guidance_rescale: float | None
@@ -45,27 +47,27 @@ class JobParameters(TypedDict, total=False):
     prompt_weighting: bool | None
     """Whether brackets weigh words, and long prompts are read in chunks; by default not."""
     num_images_per_prompt: int | None
-    """1 to 64, by default 1."""
+    """Images of the prompt, 1 to 64, by default 1."""
     seed: int | None
     """0 to 2³² - 1; by default drawn at random."""
     image: ImageInput | None
     """The image to start from: PNG, JPEG or WebP of at most 20 MB."""
-    mask_image: ImageInput | None
-    """Where `image` is generated anew (white) and where it is kept (black)."""
     latents: str | PathLike[str] | bytes | None
     """What a job with `denoising_end` left: key, URL, path or content of a safetensors file."""
     denoising_start: float | None
     """The share of the steps that `latents` have behind them, between 0 and 1."""
     denoising_end: float | None
     """The share of the steps after which the job ends with latents, between 0 and 1."""
+    mask_image: ImageInput | None
+    """Where `image` is generated anew (white) and where it is kept (black)."""
     strength: float | None
     """The share of the steps that is denoised from `image` on, above 0 and at most 1."""
     image_guidance_scale: float | None
-    """0 to 50; only of models that edit images."""
+    """0 to 50: how closely a model that edits images follows `image`; only of such models."""
     preview: bool | None
     """Whether the status shows a preview while the job runs; by default not."""
     scheduler: str | None
-    """One of `Client.offers()[…].schedulers`."""
+    """One of `Client.offers()[…].schedulers`; by default the model's."""
     loras: Sequence[tuple[str, float]] | str | None
     """Names of LoRA that the workers hold, with scales: `[("style", 0.8)]` or `"style:0.8"`."""
     model: str | None

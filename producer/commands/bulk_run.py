@@ -1,7 +1,7 @@
 """Define `imagefleet bulk run`: plan a dataset, start it, and show its progress."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -12,13 +12,15 @@ from imagefleet.producer.bulk.run import DEFAULT_PRIORITY
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.bulk_output import print_dry_run, print_rejected, watch_run
 from imagefleet.producer.commands.client_command import client_command
-from imagefleet.producer.commands.image_options import image_options, latents_options
-from imagefleet.producer.commands.lora_option import lora_option
 from imagefleet.producer.commands.output import echo, echo_json, json_option
-from imagefleet.producer.commands.weighting_option import weighting_option
+from imagefleet.producer.commands.parameter_options import parameter_options
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.model import ImageFormat
+from imagefleet.shared.jobs.parameter_table import PARAMETERS, ROW_PARAMETERS
 from imagefleet.shared.text.printable import counted
+
+_PARAMETERS: Final = frozenset({*ROW_PARAMETERS, "height", "width", "model"})
+"""Parameters of jobs that a run sets for all rows."""
 
 
 def _choice(kind: type[StrEnum]) -> click.Choice[str]:
@@ -42,7 +44,6 @@ def _require_inputs(
     type=click.Choice(FILE_TYPES),
     help="Type of the input. Default: as the names of the files end.",
 )
-@click.option("--num-images-per-prompt", type=int, help="Images per row. Default: 1.")
 @click.option(
     "--shard-size",
     type=int,
@@ -65,20 +66,8 @@ def _require_inputs(
     help="Format of the image files.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="For rows without a seed.")
-@click.option("--negative-prompt", help="What the images should not show.")
-@click.option("--height", type=int, help="Pixels; together with --width. Default: the model's.")
-@click.option("--width", type=int, help="Pixels; together with --height.")
-@click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
-@click.option("--guidance-scale", type=float, help="Default: the model's.")
-@click.option("--clip-skip", type=int, help="Last text encoder layers to skip, as diffusers.")
-@click.option("--guidance-rescale", type=float, help="Against overexposure, 0 to 1, as diffusers.")
-@weighting_option
-@image_options
-@latents_options
+@parameter_options(name for name in PARAMETERS if name in _PARAMETERS)
 @click.option("--denoising-end", type=float, hidden=True, help="Refused, with what to do instead.")
-@click.option("--scheduler", help="Default: the model's.")
-@lora_option
-@click.option("--model", help="Default: the fleet's default model.")
 @click.option(
     "--column",
     "columns",

@@ -1,7 +1,6 @@
 """Define `imagefleet submit`: read prompts, submit one job for each, and perhaps wait."""
 
 import io
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,98 +11,19 @@ import click
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.client.job import Job
 from imagefleet.producer.commands.client_command import client_command
-from imagefleet.producer.commands.image_options import image_options, latents_options
-from imagefleet.producer.commands.lora_option import lora_option
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
+from imagefleet.producer.commands.parameter_options import parameter_options
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
-from imagefleet.producer.commands.weighting_option import weighting_option
 from imagefleet.producer.connection.input_images import INPUT_FIELDS, NOT_YET_UPLOADED
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
-from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat
-from imagefleet.shared.jobs.request import DEFAULT_CALLBACK_EVENTS, JobRequest
-from imagefleet.shared.text.durations import parse_duration
-
-
-def _parse_keep(text: str) -> float:
-    """Return seconds."""
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} {error}") from None
-
-
-def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        metadata = json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f"is not JSON: {error}") from None
-    if not isinstance(metadata, dict):
-        raise click.BadParameter("must be a JSON object, as in '{\"shot\": 3}'")
-    return metadata
+from imagefleet.shared.jobs.parameter_table import PARAMETERS
+from imagefleet.shared.jobs.request import JobRequest
 
 
 @client_command
 @click.argument("prompts", nargs=-1, required=True)
 @click.option("--id", "job_id", help="Your own job id; repeating the command with it is safe.")
-@click.option("--negative-prompt", help="What the image should not show.")
-@click.option("--height", type=int, help="Pixels; together with --width. Default: the model's.")
-@click.option("--width", type=int, help="Pixels; together with --height.")
-@click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
-@click.option("--guidance-scale", type=float, help="Default: the model's.")
-@click.option("--clip-skip", type=int, help="Last text encoder layers to skip, as diffusers.")
-@click.option("--guidance-rescale", type=float, help="Against overexposure, 0 to 1, as diffusers.")
-@weighting_option
-@click.option(
-    "--num-images-per-prompt", type=int, default=1, show_default=True, help="Images per job."
-)
-@click.option("--seed", type=int, help="Default: random; the job's record keeps it.")
-@image_options
-@latents_options
-@click.option(
-    "--denoising-end",
-    type=float,
-    help="Leave latents after this share of the steps, for another job; above 0, below 1.",
-)
-@click.option("--preview", is_flag=True, help="Keep a preview in the job's status while it runs.")
-@click.option("--scheduler", help="Default: the model's.")
-@lora_option
-@click.option("--model", help="Default: the fleet's default model.")
-@click.option(
-    "--format",
-    type=click.Choice([f.value for f in ImageFormat]),
-    default="png",
-    show_default=True,
-    help="Format of the image files.",
-)
-@click.option("--priority", type=int, default=3, show_default=True, help="0 (first) to 9 (last).")
-@click.option("--tenant", help="Tenant of the jobs; tenants take turns.")
-@click.option("--callback-url", help="Address that receives a signed webhook for each event.")
-@click.option(
-    "--callback-event",
-    "callback_events",
-    multiple=True,
-    type=click.Choice([event.value for event in CallbackEvent]),
-    default=[event.value for event in DEFAULT_CALLBACK_EVENTS],
-    show_default=True,
-    help="Event to report; repeat the option for more.",
-)
-@click.option(
-    "--ttl", type=float, help="Seconds within which a worker must start the job, else it fails."
-)
-@click.option(
-    "--keep",
-    type=_parse_keep,
-    metavar="TIME",
-    help="How long the images are kept after the job's success, as in 12h or 30d. Default: as the "
-    "workers are set; for ever unless the operator chose otherwise.",
-)
-@click.option(
-    "--metadata",
-    callback=_parse_metadata,
-    help="Your own data as a JSON object, kept in the status, in callbacks and beside the image.",
-)
+@parameter_options(name for name in PARAMETERS if name != "prompt")
 @click.option(
     "--wait/--no-wait", default=False, help="Wait, and print the addresses of the images."
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from imagefleet.shared.errors import InvalidRequest, StorageDenied
-from imagefleet.shared.jobs.request import MAX_INPUT_BYTES
+from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import input_key
 

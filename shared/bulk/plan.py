@@ -10,14 +10,22 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import ConfigDict, Field, StrictBool, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from imagefleet.shared.errors import PlanDamaged
-from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import ImageFormat, Model, QueueSafeName
-from imagefleet.shared.jobs.request import MAX_IMAGES, MAX_SEED, JobRequest
+from imagefleet.shared.jobs.parameter_table import (
+    PARAMETERS,
+    ROW_COUNTS,
+    ROW_PARAMETERS,
+    is_used,
+    kind,
+    type_of,
+)
+from imagefleet.shared.jobs.parameter_types import MAX_IMAGES, MAX_SEED
+from imagefleet.shared.jobs.request import JobRequest
 
 PLAN_VERSION: Final = 1
 NOT_IN_DATASET_DIGEST: Final = frozenset({"created_at", "source", "model_digest", "loras"})
@@ -59,29 +67,39 @@ class ShardPlan(Model):
         return int(self.name)
 
 
-class RowParameters(Model):
-    """Parameters that a run sets for all rows and that a row may override."""
+def _row_field(name: str) -> tuple[Any, None]:
+    """Return type and default of a parameter in a plan. Numbers and texts have no limits here: the
+    request of a row is checked, so that a row with a wrong one leaves the other rows readable."""
+    plain = kind(name)
+    return (plain if plain in (int, float, str) else type_of(name)) | None, None
 
-    negative_prompt: str | None = None
-    num_inference_steps: int | None = None
-    guidance_scale: float | None = None
-    clip_skip: int | None = Field(default=None, exclude_if=lambda layers: layers is None)
-    guidance_rescale: float | None = Field(default=None, exclude_if=lambda share: share is None)
-    prompt_weighting: StrictBool | None = Field(
-        default=None, exclude_if=lambda chosen: chosen is None
+
+if TYPE_CHECKING:  # type checkers do not know the table
+
+    class _RowFields(Model):
+        model_config = ConfigDict(extra="ignore")
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    class _Counts(Model):
+        model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+else:
+    _RowFields = create_model(
+        "_RowFields", __base__=Model, **{name: _row_field(name) for name in ROW_PARAMETERS}
     )
+    _Counts = create_model(
+        "_Counts", __base__=Model, **dict.fromkeys(ROW_COUNTS.values(), (int, 0))
+    )
+
+
+class RowParameters(_RowFields):
+    """Parameters that a run sets for all rows and that a row may override.
+
+    The fields are those of `ROW_PARAMETERS`. None means that none is set.
+    """
+
     num_images_per_prompt: Annotated[int, Field(ge=1, le=MAX_IMAGES)] | None = None
-    scheduler: QueueSafeName | None = None
-    image: str | None = None
-    """The init image: an http(s) address, or the key or URL of an object in the fleet's store."""
-    mask_image: str | None = None
-    strength: float | None = None
-    image_guidance_scale: float | None = Field(default=None, exclude_if=lambda scale: scale is None)
-    latents: str | None = Field(default=None, exclude_if=lambda address: address is None)
-    """Latents that a job has left, in the place of an init image. They are addressed like it."""
-    denoising_start: float | None = Field(default=None, exclude_if=lambda share: share is None)
-    loras: LoraScales | None = Field(default=None, exclude_if=lambda loras: loras is None)
-    """An empty one in a row stands for an image without the LoRA of the run."""
 
 
 class ShardRow(RowParameters):
@@ -95,8 +113,13 @@ class ShardRow(RowParameters):
     """Columns that are not parameters; they are copied into the metadata."""
 
 
-class Plan(Model):
-    """The whole dataset as it will be generated."""
+class Plan(_Counts):
+    """The whole dataset as it will be generated.
+
+    It has a field for each of `ROW_COUNTS`: the number of rows that use a parameter. Older releases
+    refuse a plan with a field that they do not know, and so never generate such rows without the
+    parameter. The fields that are read by name are declared here once more.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -115,19 +138,14 @@ class Plan(Model):
     """Parameter to the input column that holds it, where the names differ."""
     dedupe: bool = False
     input_images: int = 0
-    """Rows that start from an image. Release 0.1.0 refuses a plan that has this field, and so never
-    generates such rows from their text alone."""
+    """Rows that start from an image."""
     input_latents: int = 0
-    """Rows that go on with latents. Older releases refuse a plan that has this field."""
+    """Rows that go on with latents."""
+    weighted_prompts: int = 0
+    """Rows with `prompt_weighting`."""
     loras: dict[QueueSafeName, str | None] = Field(default_factory=dict)
     """Digest of each LoRA that a row uses, by name; None if no worker had announced it. Release
     0.1.0 refuses a plan that has this field, too."""
-    clip_skips: int = 0
-    """Rows with a `clip_skip`. Older releases refuse a plan that has this field."""
-    rescaled_guidances: int = 0
-    """Rows with `guidance_rescale`. Older releases refuse a plan that has this field."""
-    weighted_prompts: int = 0
-    """Rows with `prompt_weighting`. Older releases refuse a plan that has this field."""
     source: Source
     rows: int
     samples: int
@@ -166,6 +184,13 @@ class Plan(Model):
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             raise PlanDamaged(f"plan.json cannot be read: {where}: {first['msg']}") from None
+
+    def uses(self, name: str) -> bool:
+        """Return whether rows may use a parameter: they are counted, or the run sets it."""
+        row = PARAMETERS[name]
+        field = row.counted_as or row.listed_as
+        counted = field and getattr(self, field)
+        return bool(counted) or is_used(name, getattr(self.parameters, name))
 
     def find_shard(self, name: str) -> ShardPlan:
         """Return the shard of this name. Raise PlanDamaged if the plan has none."""
@@ -207,9 +232,9 @@ class Plan(Model):
             **row.model_dump(exclude_none=True, exclude={"row", "extra"}),
         }
 
-    def images_of(self, row: ShardRow) -> int:
-        """Return the number of samples of a row."""
-        return row.num_images_per_prompt or self.parameters.num_images_per_prompt or 1
+    def images_of(self, row: ShardRow) -> range:
+        """Return the indices of the images of a row, each of which is a sample."""
+        return range(row.num_images_per_prompt or self.parameters.num_images_per_prompt or 1)
 
     def _canonical_json(self, exclude: set[str]) -> bytes:
         return canonical_json(self.model_dump(mode="json", exclude=exclude, exclude_defaults=True))

@@ -16,12 +16,16 @@ from imagefleet.shared.errors import MessageRejected
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, task_message
 from imagefleet.shared.jobs.message_arguments import wrong_version
 from imagefleet.shared.jobs.model import Model
+from imagefleet.shared.jobs.parameter_table import (
+    NEWEST_ROWS_VERSION,
+    PARAMETERS,
+    ROW_PARAMETERS,
+)
 from imagefleet.shared.jobs.queues import list_key, queue_name
 
-MESSAGE_VERSION: Final = 6
-"""The newest version of a message. Version 2: rows of the plan may start from images or use LoRA.
-Version 3: they may have `clip_skip`. Version 4: they may have `prompt_weighting`. Version 5: they
-may have `guidance_rescale`. Version 6: they may go on with latents. Other plans are sent as version
+MESSAGE_VERSION: Final = NEWEST_ROWS_VERSION
+"""The newest version of a message. A parameter of rows that workers of the version before could not
+read raises it, by its `rows_since` in the table. Plans without such parameters are sent as version
 1, so that workers of release 0.1.0 can make them."""
 
 
@@ -64,15 +68,8 @@ def shards_to_send(plan: Plan, shards: Iterable[ShardPlan]) -> Iterator[ShardToS
 
 def _version_of(plan: Plan) -> int:
     """Return the oldest version whose readers make this plan correctly."""
-    if plan.input_latents:
-        return 6
-    if plan.rescaled_guidances:
-        return 5
-    if plan.weighted_prompts or plan.parameters.prompt_weighting:
-        return 4
-    if plan.clip_skips:
-        return 3
-    return 2 if plan.input_images or plan.loras or plan.parameters.loras else 1
+    used = (PARAMETERS[name].rows_since or 1 for name in ROW_PARAMETERS if plan.uses(name))
+    return max(used, default=1)
 
 
 def bulk_queue(namespace: str, model: str | None, height: int | None, width: int | None) -> str:

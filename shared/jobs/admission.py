@@ -3,12 +3,18 @@
 Producers check before they submit, and workers before they start a job that came from elsewhere.
 """
 
+from typing import Any, Final
+
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.parameter import Parameter
+from imagefleet.shared.jobs.parameter_table import PARAMETERS, is_used
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.jobs.split_denoising import SPLIT_FIELDS
 from imagefleet.shared.text.printable import counted
+
+_CHECKED: Final = {name: row for name, row in PARAMETERS.items() if row.offered_by or row.at_most}
+"""The parameters that not every model has, or not with every value."""
 
 
 def admit(
@@ -22,9 +28,9 @@ def admit(
         images_come_later: the request stands for rows that may name images of their own.
 
     Raises:
-        InvalidRequest: no worker offers this model, shape, scheduler, LoRA, `clip_skip`,
-            `guidance_rescale`, prompt weighting or number of steps, or the model needs images that
-            the request lacks, or does not take one that it has.
+        InvalidRequest: no worker offers this model, or the model does not offer the shape, the
+            scheduler, a LoRA or another parameter (see `offered_by` and `at_most` in the table), or
+            needs images that the request lacks.
     """
     if not offers:
         return
@@ -52,50 +58,27 @@ def admit(
                 f"is no LoRA that the workers of the model {offer.model} hold; they hold {known}"
             )
             raise InvalidRequest("loras", name, limit)
-    _check_clip_skip(request, offer)
-    _check_guidance_rescale(request, offer)
-    _check_prompt_weighting(request, offer)
-    _check_split(request, offer)
+    for name, row in _CHECKED.items():
+        if is_used(name, value := getattr(request, name)):
+            _check_offered(name, row, value, offer)
     _check_images(request, offer, images_come_later=images_come_later)
-    steps = request.num_inference_steps
-    _check_denoised_steps(request, offer, steps or offer.num_inference_steps)
-    if steps is not None and steps > offer.max_num_inference_steps:
-        limit = f"must be at most {offer.max_num_inference_steps} with the model {offer.model}"
-        raise InvalidRequest("num_inference_steps", steps, limit)
+    steps = request.num_inference_steps or offer.num_inference_steps
+    _check_denoised_steps(request, offer, steps)
 
 
-def _check_clip_skip(request: JobRequest, offer: Offer) -> None:
-    layers, most = request.clip_skip, offer.max_clip_skip
-    if layers is None or layers <= most:
-        return
-    if most:
+def _check_offered(name: str, row: Parameter, value: Any, offer: Offer) -> None:
+    """Check a parameter that is used against the fields of an offer that its row names."""
+    most = getattr(offer, row.at_most) if row.at_most else None
+    if (row.offered_by and not _is_offered(getattr(offer, row.offered_by))) or most == 0:
+        raise InvalidRequest(name, value, row.not_offered.format(model=offer.model))
+    if most is not None and value > most:
         limit = f"must be at most {most} with the model {offer.model}"
-    else:
-        limit = f"is not a parameter of the model {offer.model}"
-    raise InvalidRequest("clip_skip", layers, limit)
+        raise InvalidRequest(name, value, limit)
 
 
-def _check_guidance_rescale(request: JobRequest, offer: Offer) -> None:
-    if (rescale := request.guidance_rescale) and not offer.rescales_guidance:
-        limit = f"is not a parameter of the model {offer.model}"
-        raise InvalidRequest("guidance_rescale", rescale, limit)
-
-
-def _check_prompt_weighting(request: JobRequest, offer: Offer) -> None:
-    if request.prompt_weighting and not offer.prompt_chunks:
-        limit = (
-            "needs workers with IMAGEFLEET_PROMPT_CHUNKS of 1 or more; those of the model "
-            f"{offer.model} have 0"
-        )
-        raise InvalidRequest("prompt_weighting", True, limit)
-
-
-def _check_split(request: JobRequest, offer: Offer) -> None:
-    if offer.splits_denoising:
-        return
-    for name in SPLIT_FIELDS:
-        if (value := getattr(request, name)) is not None:
-            raise InvalidRequest(name, value, f"is not a parameter of the model {offer.model}")
+def _is_offered(field: object) -> bool:
+    """Return whether a field of an offer allows a parameter: a default, a flag or a number."""
+    return isinstance(field, float) or bool(field)
 
 
 def _check_images(request: JobRequest, offer: Offer, *, images_come_later: bool) -> None:
@@ -109,13 +92,6 @@ def _check_images(request: JobRequest, offer: Offer, *, images_come_later: bool)
             raise InvalidRequest(
                 name, None, f"is missing; every job of the model {offer.model} needs {needed}"
             )
-    for names, default in (
-        (("mask_image", "strength"), offer.strength),
-        (("image_guidance_scale",), offer.image_guidance_scale),
-    ):
-        for name in names:
-            if default is None and (value := getattr(request, name)) is not None:
-                raise InvalidRequest(name, value, f"is not a parameter of the model {offer.model}")
 
 
 def _check_denoised_steps(request: JobRequest, offer: Offer, steps: int) -> None:

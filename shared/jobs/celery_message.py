@@ -57,7 +57,7 @@ def job_message(
         pack(request),
         queue=queue,
         priority=request.priority,
-        images=request.num_images_per_prompt,
+        images=len(request.images),
         steps=_denoised_steps(request),
         recorded=True,
         request_sha1=None if stored is None else hashlib.sha1(stored.encode()).hexdigest(),

@@ -9,17 +9,17 @@ from contextlib import suppress
 from typing import Any, Final
 
 from imagefleet.shared.errors import MessageRejected, NewerMessage
+from imagefleet.shared.jobs.parameter_table import NEWEST_VERSION, PARAMETERS, is_used
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.jobs.split_denoising import is_split
 
 UNREADABLE_PROMPT: Final = "(the prompt cannot be read)"
 """The prompt in the record of a refused message that has no valid one."""
-MESSAGE_VERSION: Final = 6
-"""The newest version of a message, to be raised when workers of the version before could not read a
-job correctly. Version 2: the job has `loras`. Version 3: it has `clip_skip`. Version 4: it has
-`latents` or `denoising_end`. Version 5: it has `prompt_weighting`. Version 6: it has
-`guidance_rescale`. Other jobs are sent as version 1, so that workers of release 0.1.0 can run
-them."""
+MESSAGE_VERSION: Final = NEWEST_VERSION
+"""The newest version of a message. A parameter that workers of the version before could not read
+raises it, by its `since` in the table. Jobs without such parameters are sent as version 1, so that
+workers of release 0.1.0 can run them."""
+_NEWER: Final = {name: row.since for name, row in PARAMETERS.items() if row.since > 1}
+"""The parameters that workers of release 0.1.0 do not read, and the version that each needs."""
 
 
 def pack(request: JobRequest) -> dict[str, Any]:
@@ -29,15 +29,8 @@ def pack(request: JobRequest) -> dict[str, Any]:
 
 def _version_of(request: JobRequest) -> int:
     """Return the oldest version whose readers run this job correctly."""
-    if request.guidance_rescale:
-        return 6
-    if request.prompt_weighting:
-        return 5
-    if is_split(request):
-        return 4
-    if request.clip_skip is not None:
-        return 3
-    return 2 if request.loras else 1
+    used = (since for name, since in _NEWER.items() if is_used(name, getattr(request, name)))
+    return max(used, default=1)
 
 
 def request_fields(kwargs: dict[str, Any]) -> object:

@@ -11,6 +11,8 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from imagefleet.shared.errors import InvalidRequest
+
 MAX_WEIGHT: Final = 10.0
 MAX_OPEN_BRACKETS: Final = 25
 """The weight within this many round brackets exceeds the largest weight. The time that a prompt
@@ -66,6 +68,14 @@ def pieces_of(prompt: str, *, weighting: bool) -> tuple[Piece, ...]:
             _multiply(parts, start, _factor(opening))
     equals = (list(equal) for _, equal in groupby(parts, lambda part: part.weight))
     return tuple(map(_join, equals)) or (Piece(""),)
+
+
+def check_weights(field: str, prompt: str, *, weighting: bool) -> None:
+    """Raise InvalidRequest if `field` of a request holds weights that cannot be read."""
+    try:
+        pieces_of(prompt, weighting=weighting)
+    except ValueError as error:
+        raise InvalidRequest(field, prompt, str(error)) from None
 
 
 def _factor(opening: str) -> float:

@@ -1,59 +1,43 @@
-"""Validate the parameters of jobs.
+"""Validate the parameters of jobs, and hold the table of them.
 
 Input: parameters, from a caller or a message. Output: a valid `JobRequest`, or an error that names
-the field, its value and the limit. `shared.jobs.admission` checks whether the workers offer the
-model, the shape and the scheduler.
+the field, its value and the limit. `shared.jobs.admission` checks whether the workers offer what is
+asked for.
 """
 
 import json
-import operator
 import secrets
 from typing import Annotated, Any, Final, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StrictBool, ValidationError, model_validator
 
-from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs.addresses import (
-    IMAGE_OBJECTS,
-    LATENTS_OBJECTS,
-    check_http_url,
-    check_input_address,
-)
-from imagefleet.shared.jobs.caller_metadata import check_metadata
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
-from imagefleet.shared.jobs.prompt_text import check_text
-from imagefleet.shared.jobs.prompt_weights import pieces_of
+from imagefleet.shared.jobs.parameter import Parameter, check_needs, is_false, is_none
+from imagefleet.shared.jobs.parameter_types import (
+    STORED,
+    CallbackUrl,
+    CallerMetadata,
+    ClipSkip,
+    Fraction,
+    Guidance,
+    ImageAddress,
+    ImageCount,
+    Keep,
+    LatentsAddress,
+    NegativePrompt,
+    Priority,
+    Prompt,
+    Seed,
+    Side,
+    Steps,
+    Strength,
+    Ttl,
+)
+from imagefleet.shared.jobs.prompt_weights import check_weights
+from imagefleet.shared.jobs.request_errors import invalid_request
 from imagefleet.shared.jobs.split_denoising import Share, check_split
-from imagefleet.shared.text.durations import parse_duration
-
-MAX_PROMPT_CHARACTERS: Final = 4_000
-MAX_SIDE_PIXELS: Final = 2_048
-MAX_STEPS: Final = 1_000
-MAX_GUIDANCE: Final = 50.0
-MAX_CLIP_SKIP: Final = 64
-"""No published text encoder has as many layers. A model's offer has its own limit."""
-MAX_IMAGES: Final = 64
-MAX_INPUT_BYTES: Final = 20_000_000
-"""Bytes of the file of an `image` or `mask_image`."""
-MAX_SEED: Final = 2**32 - 1
-MAX_TTL_S: Final = 31_536_000
-"""A year."""
-MAX_KEEP_S: Final = 10 * MAX_TTL_S
-SIZE_MULTIPLE: Final = 8
-"""The VAE scale factor of every Stable Diffusion. Sizes must be multiples of it."""
 
 DEFAULT_CALLBACK_EVENTS: Final = (
     CallbackEvent.SUCCEEDED,
@@ -62,168 +46,284 @@ DEFAULT_CALLBACK_EVENTS: Final = (
 )
 
 
-_STORED: Final = {"stored": True}
-"""Validation context of a request that an earlier or a later release accepted."""
-
-
 class JobRequest(Model):
     """A job request is one prompt with its parameters, in diffusers' names.
 
+    The fields are the table of parameters: each has its type, its default and its row in one place.
     `None` means the model's default. The worker fills it in and records it beside the image.
     """
 
-    prompt: StrictStr
-    negative_prompt: StrictStr = Field(default="", exclude_if=lambda text: not text)
-    """Empty if none is given, and then not sent: SDXL uses zeros in its place. A text that is given
-    but empty becomes a blank. Release 0.1.0 sent an empty text in both cases."""
-    height: StrictInt | None = None
-    width: StrictInt | None = None
-    num_inference_steps: Annotated[StrictInt, Field(ge=1, le=MAX_STEPS)] | None = None
-    guidance_scale: Annotated[float, Field(ge=0.0, le=MAX_GUIDANCE, allow_inf_nan=False)] | None = (
-        None
-    )
-    clip_skip: Annotated[StrictInt, Field(ge=1, le=MAX_CLIP_SKIP)] | None = Field(
-        default=None, exclude_if=lambda layers: layers is None
-    )
-    """The last layers of the text encoders that the prompt skips, as in diffusers. The negative
-    prompt skips none."""
-    guidance_rescale: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] | None = Field(
-        default=None, exclude_if=operator.not_
-    )
+    prompt: Annotated[Prompt, Parameter("The text to generate an image from.", metadata="always")]
+    negative_prompt: Annotated[
+        NegativePrompt,
+        Parameter(
+            "What the image should not show, at most 4,000 characters; by default nothing.",
+            rows_since=1,
+            metadata="always",
+        ),
+    ] = Field(default="", exclude_if=is_false)
+    """Empty if none is given, and then not sent: SDXL uses zeros in its place. Release 0.1.0 sent
+    an empty text in both cases."""
+    height: Annotated[
+        Side | None,
+        Parameter(
+            "Pixels, a multiple of 8, with `width` a shape that a worker declared; by default the "
+            "model's."
+        ),
+    ] = None
+    width: Annotated[Side | None, Parameter("Pixels; with `height` or not at all.")] = None
+    num_inference_steps: Annotated[
+        Steps | None,
+        Parameter(
+            "Denoising steps, from 1 to the fleet's limit (often 100); by default the model's.",
+            rows_since=1,
+            at_most="max_num_inference_steps",
+            metadata="always",
+        ),
+    ] = None
+    guidance_scale: Annotated[
+        Guidance | None,
+        Parameter(
+            "0 to 50, by default the model's; there is no guidance up to 1.",
+            rows_since=1,
+            metadata="always",
+        ),
+    ] = None
+    clip_skip: Annotated[
+        ClipSkip | None,
+        Parameter(
+            "Last layers of the text encoders that the prompt skips, 1 or more; by default none.",
+            since=3,
+            rows_since=3,
+            counted_as="clip_skips",
+            at_most="max_clip_skip",
+            metadata="if used",
+        ),
+    ] = Field(default=None, exclude_if=is_none)
+    """As in diffusers, the negative prompt skips none."""
+    guidance_rescale: Annotated[
+        Fraction | None,
+        Parameter(
+            "0 to 1, by default 0: how far guidance is kept from overexposing the image.",
+            since=6,
+            rows_since=5,
+            counted_as="rescaled_guidances",
+            offered_by="rescales_guidance",
+            metadata="if used",
+        ),
+    ] = Field(default=None, exclude_if=is_false)
     """How far the guided output is scaled back to the deviation of the output with the prompt, as
-    in diffusers (Lin et al. 2023, section 3.4). None or 0: not at all."""
-    prompt_weighting: StrictBool = Field(default=False, exclude_if=operator.not_)
-    """Whether brackets in the prompts weigh their words, and long prompts are read in chunks."""
-    num_images_per_prompt: Annotated[StrictInt, Field(ge=1, le=MAX_IMAGES)] = 1
-    seed: Annotated[StrictInt, Field(ge=0, le=MAX_SEED)] = Field(
-        default_factory=lambda: secrets.randbits(32)
-    )
+    in diffusers (Lin et al. 2023, section 3.4)."""
+    prompt_weighting: Annotated[
+        StrictBool,
+        Parameter(
+            "Whether brackets weigh words, and long prompts are read in chunks; by default not.",
+            help="Weigh words by brackets, as in (blue:1.3), and read long prompts in chunks.",
+            since=5,
+            rows_since=4,
+            counted_as="weighted_prompts",
+            offered_by="prompt_chunks",
+            not_offered="needs workers with IMAGEFLEET_PROMPT_CHUNKS of 1 or more; those of the "
+            "model {model} have 0",
+            metadata="if used",
+        ),
+    ] = Field(default=False, exclude_if=is_false)
+    num_images_per_prompt: Annotated[
+        ImageCount, Parameter("Images of the prompt, 1 to 64, by default 1.", rows_since=1)
+    ] = 1
+    seed: Annotated[
+        Seed,
+        Parameter(
+            "0 to 2³² - 1; by default drawn at random.",
+            help="0 to 2³² - 1; by default drawn at random, and kept in the job's record.",
+            metadata="always",
+        ),
+    ] = Field(default_factory=lambda: secrets.randbits(32))
     """If omitted, drawn at submission, so that every attempt generates the same image."""
-    image: StrictStr | None = None
-    """The init image: an http(s) address, or the key or URL of an object in the fleet's store."""
-    latents: StrictStr | None = Field(default=None, exclude_if=lambda address: address is None)
-    """Latents that a job with `denoising_end` has left, in the place of an init image. They are
-    addressed like it."""
-    denoising_start: Share | None = Field(default=None, exclude_if=lambda share: share is None)
-    """The share of the steps that `latents` have behind them, as in diffusers."""
-    denoising_end: Share | None = Field(default=None, exclude_if=lambda share: share is None)
-    """The share of the steps after which the job ends, with latents as its result in the place of
-    images, as in diffusers."""
-    mask_image: StrictStr | None = None
-    """Where `image` is generated anew (white) and where it is kept (black)."""
-    strength: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] | None = None
-    """How much of `image` is replaced: the share of the steps that is denoised."""
-    image_guidance_scale: (
-        Annotated[float, Field(ge=0.0, le=MAX_GUIDANCE, allow_inf_nan=False)] | None
-    ) = Field(default=None, exclude_if=lambda scale: scale is None)
-    """How closely a model that edits images (instruct-pix2pix) follows `image`. As in diffusers,
-    there is no guidance below 1. A number is sent only if one is given: release 0.1.0 has none."""
-    preview: StrictBool = False
-    """Whether the status shows a preview, renewed every few seconds."""
-    scheduler: QueueSafeName | None = None
-    loras: LoraScales = Field(default=(), exclude_if=operator.not_)
-    """LoRA that the image is generated with, of those that the workers hold, with their scales."""
-    model: QueueSafeName | None = None
-    format: ImageFormat = ImageFormat.PNG
-    priority: Annotated[StrictInt, Field(ge=0, le=9)] = 3
-    """Celery's priority on Redis: 0 is served first, 9 last. 0-2, 3-5, 6-8 and 9 are one level
-    each."""
-    tenant: QueueSafeName | None = None
-    """On whose behalf the job runs. Tenants of one priority level share the devices by weight."""
-    callback_url: StrictStr | None = None
-    callback_events: tuple[CallbackEvent, ...] = DEFAULT_CALLBACK_EVENTS
-    ttl: Annotated[float, Field(gt=0.0, le=MAX_TTL_S, allow_inf_nan=False)] | None = Field(
-        default=None, exclude_if=operator.not_
-    )
-    """Seconds after its submission within which a worker must start the job, else it fails."""
-    keep: (
-        Annotated[
-            float,
-            BeforeValidator(parse_duration),
-            Field(gt=0.0, le=MAX_KEEP_S, allow_inf_nan=False),
-        ]
-        | None
-    ) = Field(default=None, exclude_if=operator.not_)
-    """Seconds after the job's success at which its images are deleted. None: as the worker is set;
-    unless the operator has chosen otherwise, never."""
-    metadata: Annotated[dict[str, Any], AfterValidator(check_metadata)] = Field(
-        default_factory=dict, exclude_if=operator.not_
-    )
-    """The caller's own, as JSON. It is in the status, in callbacks and beside the image."""
-
-    @field_validator("negative_prompt", mode="before")
-    @classmethod
-    def _mark_as_given(cls, text: object, info: ValidationInfo) -> object:
-        if info.context is not None:  # stored, and so marked already
-            return text
-        if text is None:
-            return ""
-        return " " if text == "" else text
-
-    @field_validator("prompt", "negative_prompt")
-    @classmethod
-    def _check_text(cls, text: str, info: ValidationInfo) -> str:
-        if len(text) > MAX_PROMPT_CHARACTERS:
-            raise ValueError(f"must be at most {MAX_PROMPT_CHARACTERS} characters")
-        return check_text(text, stored=info.context is not None)
-
-    @field_validator("prompt")
-    @classmethod
-    def _check_not_empty(cls, prompt: str) -> str:
-        if not prompt.strip():
-            raise ValueError("must not be empty")
-        return prompt
-
-    @field_validator("height", "width")
-    @classmethod
-    def _check_side(cls, pixels: int | None) -> int | None:
-        if pixels is None:
-            return None
-        if not SIZE_MULTIPLE <= pixels <= MAX_SIDE_PIXELS:
-            raise ValueError(f"must be between {SIZE_MULTIPLE} and {MAX_SIDE_PIXELS} pixels")
-        if pixels % SIZE_MULTIPLE:
-            raise ValueError(f"must be divisible by {SIZE_MULTIPLE}")
-        return pixels
-
-    @field_validator("callback_url")
-    @classmethod
-    def _check_callback_url(cls, url: str | None, info: ValidationInfo) -> str | None:
-        return None if url is None else check_http_url(url, stored=info.context is not None)
-
-    @field_validator("image", "mask_image", "latents")
-    @classmethod
-    def _check_input_address(cls, address: str | None, info: ValidationInfo) -> str | None:
-        if address is None:
-            return None
-        objects = LATENTS_OBJECTS if info.field_name == "latents" else IMAGE_OBJECTS
-        return check_input_address(address, objects, stored=info.context is not None)
+    image: Annotated[
+        ImageAddress | None,
+        Parameter(
+            "The image to start from: PNG, JPEG or WebP of at most 20 MB.",
+            help="Init image: a path that begins with /, ./, ../ or ~, an http(s) address, or a "
+            "key of the fleet's store.",
+            given_as="ImageInput",
+            rows_since=2,
+            counted_as="input_images",
+            metadata="apart",
+        ),
+    ] = None
+    latents: Annotated[
+        LatentsAddress | None,
+        Parameter(
+            "What a job with `denoising_end` left: key, URL, path or content of a safetensors "
+            "file.",
+            help="Latents of a job with `denoising_end`, given like an image.",
+            given_as="str | PathLike[str] | bytes",
+            since=4,
+            rows_since=6,
+            counted_as="input_latents",
+            offered_by="splits_denoising",
+            metadata="apart",
+        ),
+    ] = Field(default=None, exclude_if=is_none)
+    """They take the place of an init image."""
+    denoising_start: Annotated[
+        Share | None,
+        Parameter(
+            "The share of the steps that `latents` have behind them, between 0 and 1.",
+            since=4,
+            rows_since=6,
+            needs="latents",
+            offered_by="splits_denoising",
+            metadata="apart",
+        ),
+    ] = Field(default=None, exclude_if=is_none)
+    denoising_end: Annotated[
+        Share | None,
+        Parameter(
+            "The share of the steps after which the job ends with latents, between 0 and 1.",
+            since=4,
+            offered_by="splits_denoising",
+            metadata="apart",
+        ),
+    ] = Field(default=None, exclude_if=is_none)
+    """The latents are the job's result in the place of images."""
+    mask_image: Annotated[
+        ImageAddress | None,
+        Parameter(
+            "Where `image` is generated anew (white) and where it is kept (black).",
+            help="Mask of the init image, given like it: white is replaced, black is kept.",
+            given_as="ImageInput",
+            rows_since=2,
+            needs="image",
+            offered_by="strength",
+            metadata="apart",
+        ),
+    ] = None
+    strength: Annotated[
+        Strength | None,
+        Parameter(
+            "The share of the steps that is denoised from `image` on, above 0 and at most 1.",
+            help="How much of the init image is replaced: above 0, up to 1.",
+            rows_since=2,
+            needs="image",
+            offered_by="strength",
+            metadata="apart",
+        ),
+    ] = None
+    image_guidance_scale: Annotated[
+        Guidance | None,
+        Parameter(
+            "0 to 50: how closely a model that edits images follows `image`; only of such models.",
+            rows_since=2,
+            needs="image",
+            offered_by="image_guidance_scale",
+            metadata="apart",
+        ),
+    ] = Field(default=None, exclude_if=is_none)
+    """As in diffusers (instruct-pix2pix), there is no guidance below 1. Release 0.1.0 has no such
+    field, so it is sent only if it is given."""
+    preview: Annotated[
+        StrictBool,
+        Parameter(
+            "Whether the status shows a preview while the job runs; by default not.",
+            help="Keep a preview in the job's status while it runs.",
+        ),
+    ] = False
+    scheduler: Annotated[
+        QueueSafeName | None,
+        Parameter(
+            "One of `Client.offers()[…].schedulers`; by default the model's.",
+            help="One that the workers offer; by default the model's.",
+            rows_since=1,
+            metadata="always",
+        ),
+    ] = None
+    loras: Annotated[
+        LoraScales,
+        Parameter(
+            'Names of LoRA that the workers hold, with scales: `[("style", 0.8)]` or '
+            '`"style:0.8"`.',
+            help="LoRA that the workers hold, and its scale (default 1); repeat the option for "
+            "more.",
+            flag="--lora",
+            given_as="Sequence[tuple[str, float]] | str",
+            since=2,
+            rows_since=2,
+            listed_as="loras",
+            metadata="apart",
+        ),
+    ] = Field(default=(), exclude_if=is_false)
+    model: Annotated[
+        QueueSafeName | None,
+        Parameter("A model that workers serve; by default the fleet's default model."),
+    ] = None
+    format: Annotated[
+        ImageFormat,
+        Parameter("`png` (the default), `webp` or `jpeg`.", given_as="ImageFormat | str"),
+    ] = ImageFormat.PNG
+    priority: Annotated[Priority, Parameter("0 (first) to 9 (last), by default 3.")] = 3
+    tenant: Annotated[
+        QueueSafeName | None,
+        Parameter(
+            "On whose behalf the job runs; by default the client's tenant.",
+            help="Tenant of the jobs; tenants take turns.",
+        ),
+    ] = None
+    """Tenants of one priority level share the devices by weight."""
+    callback_url: Annotated[
+        CallbackUrl | None,
+        Parameter("The http(s) URL that receives a signed webhook for each of `callback_events`."),
+    ] = None
+    callback_events: Annotated[
+        tuple[CallbackEvent, ...],
+        Parameter(
+            "By default `succeeded`, `failed` and `cancelled`.",
+            help="Event to report; repeat the option for more. By default succeeded, failed and "
+            "cancelled.",
+            flag="--callback-event",
+            given_as="Sequence[CallbackEvent | str]",
+        ),
+    ] = DEFAULT_CALLBACK_EVENTS
+    ttl: Annotated[
+        Ttl | None,
+        Parameter(
+            "Seconds within which a worker must start the job, else it fails; by default for ever."
+        ),
+    ] = Field(default=None, exclude_if=is_false)
+    keep: Annotated[
+        Keep | None,
+        Parameter(
+            'How long images are kept after the job\'s success, as in `"30d"`, or in seconds.',
+            help="How long the images are kept after the job's success, as in 12h or 30d. Default: "
+            "as the workers are set; for ever unless the operator chose otherwise.",
+            given_as="str | float",
+        ),
+    ] = Field(default=None, exclude_if=is_false)
+    metadata: Annotated[
+        CallerMetadata,
+        Parameter(
+            "Your own, as JSON: in the status, in callbacks and beside the image.",
+            help="Your own data as a JSON object, kept in the status, in callbacks and beside the "
+            "image.",
+            given_as="Mapping[str, Any]",
+        ),
+    ] = Field(default_factory=dict, exclude_if=is_false)
 
     @model_validator(mode="after")
-    def _check_image_is_given(self) -> Self:
-        for field in ("mask_image", "strength", "image_guidance_scale"):
-            if getattr(self, field) is not None and self.image is None:
-                raise InvalidRequest(field, getattr(self, field), "needs an image")
-        return self
-
-    @model_validator(mode="after")
-    def _check_prompt_weights(self) -> Self:
+    def _check_together(self) -> Self:
+        check_needs(self)
         for field in ("prompt", "negative_prompt"):
-            try:
-                pieces_of(getattr(self, field), weighting=self.prompt_weighting)
-            except ValueError as error:
-                raise InvalidRequest(field, getattr(self, field), str(error)) from None
-        return self
-
-    @model_validator(mode="after")
-    def _check_split(self) -> Self:
+            check_weights(field, getattr(self, field), weighting=self.prompt_weighting)
         check_split(self)
-        return self
-
-    @model_validator(mode="after")
-    def _check_both_sides_are_given(self) -> Self:
         if (self.height is None) != (self.width is None):
             raise ValueError("height and width must be given together, or neither")
         return self
+
+    @property
+    def images(self) -> range:
+        """The indices of the images that the job makes."""
+        return range(self.num_images_per_prompt)
 
     def denoised_share(self, defaults: DefaultStrengths = STABLE_DIFFUSION) -> float:
         """Return the share of its steps that is denoised, were there no `denoising_end`.
@@ -264,10 +364,10 @@ class JobRequest(Model):
         """
         try:
             if stored:
-                return cls.model_validate(parameters, extra="ignore", context=_STORED)
+                return cls.model_validate(parameters, extra="ignore", context=STORED)
             return cls.model_validate(parameters)
         except ValidationError as error:
-            raise _invalid_request(error, parameters) from None
+            raise invalid_request(error, parameters, cls.model_fields) from None
 
     @classmethod
     def parse_stored(cls, text: str) -> Self:
@@ -281,17 +381,3 @@ class JobRequest(Model):
         if not isinstance(parameters, dict):
             raise ValueError("the request is not a JSON object")
         return cls.parse(parameters, stored=True)
-
-
-def _invalid_request(error: ValidationError, parameters: dict[str, Any]) -> InvalidRequest:
-    errors = error.errors(include_url=False)
-    # A misspelled name comes before the parameter that is missing because of it.
-    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
-    field = str(first["loc"][0]) if first["loc"] else "height"
-    if first["type"] == "extra_forbidden":
-        known = ", ".join(JobRequest.model_fields)
-        limit = f"is not a parameter of a job; the parameters are {known}"
-        return InvalidRequest(field, parameters.get(field), limit)
-    limit = first["msg"].removeprefix("Value error, ")
-    limit = limit[0].lower() + limit[1:]
-    return InvalidRequest(field, parameters.get(field), limit.replace("input should", "must"))

@@ -5,7 +5,7 @@ Input: a request. Output: an error if its parameters contradict each other. `sha
 checks whether the model splits denoising.
 """
 
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Protocol
 
 from pydantic import Field
 
@@ -14,7 +14,6 @@ from imagefleet.shared.jobs.model import ImageFormat
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0, allow_inf_nan=False)]
 """A share of the steps is above none and below all."""
-SPLIT_FIELDS: Final = ("latents", "denoising_start", "denoising_end")
 
 
 class SplitRequest(Protocol):
@@ -39,8 +38,6 @@ def check_split(request: SplitRequest) -> None:
     start, end = request.denoising_start, request.denoising_end
     if request.latents is not None and start is None:
         raise InvalidRequest("latents", request.latents, "needs denoising_start")
-    if start is not None and request.latents is None:
-        raise InvalidRequest("denoising_start", start, "needs latents")
     if request.latents is not None and request.image is not None:
         raise InvalidRequest("latents", request.latents, "takes the place of image; leave one out")
     if end is None:
@@ -52,8 +49,3 @@ def check_split(request: SplitRequest) -> None:
     if request.format != ImageFormat.PNG:
         limit = "has no effect with denoising_end, which makes a safetensors file; leave it out"
         raise InvalidRequest("format", request.format.value, limit)
-
-
-def is_split(request: SplitRequest) -> bool:
-    """Return whether the job shares the steps of its image with another job."""
-    return request.latents is not None or request.denoising_end is not None

@@ -5,7 +5,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from imagefleet import JobRequest
-from imagefleet.shared.jobs.request import MAX_KEEP_S, MAX_TTL_S
+from imagefleet.shared.jobs.parameter_types import MAX_KEEP_S, MAX_TTL_S
 from tests.fuzz.values import (
     ANY_TEXT,
     JSON_VALUES,

@@ -25,7 +25,8 @@ from imagefleet.shared.errors import (
     JobFailed,
 )
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
+from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.engine.contract.init_image import InitImage

@@ -11,6 +11,7 @@ from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.shared.bulk.file_layout import plan_key
 from imagefleet.shared.bulk.plan import Plan, ShardRow
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.parameter_table import ROW_COUNTS
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
 
@@ -38,3 +39,8 @@ def planned_rows(store: ObjectStore, plan: Plan) -> list[ShardRow]:
 def planned_requests(store: ObjectStore, plan: Plan) -> list[JobRequest]:
     """Return what each row of a plan asks for. All shards have one image size."""
     return [plan.request(plan.shards[0], row) for row in planned_rows(store, plan)]
+
+
+def counted(plan: Plan, parameter: str) -> int:
+    """Return how many rows of a plan use a parameter, as the plan counts them."""
+    return int(getattr(plan, ROW_COUNTS[parameter]))

@@ -18,7 +18,7 @@ from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.images.metadata import image_metadata, infotext
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
-from tests.support.plans import plan_rows, planned_requests
+from tests.support.plans import counted, plan_rows, planned_requests
 
 OFFER = offer_of(FakeEngine().info)
 OFFERS = {DEFAULT_MODEL: OFFER, OFFER.model: OFFER}
@@ -103,10 +103,10 @@ def test_rows_and_whole_datasets_may_skip_layers() -> None:
     store = MemoryStore()
     rows = [{"prompt": "a", "clip_skip": "1"}, {"prompt": "b", "clip_skip": ""}, {"prompt": "c"}]
     plan = plan_rows(rows, store, OFFERS)
-    assert (_skips(store, plan), plan.clip_skips) == ([1, None, None], 1)
+    assert (_skips(store, plan), counted(plan, "clip_skip")) == ([1, None, None], 1)
     store = MemoryStore()
     plan = plan_rows(rows, store, OFFERS, clip_skip=2)
-    assert (_skips(store, plan), plan.clip_skips) == ([1, 2, 2], 3)
+    assert (_skips(store, plan), counted(plan, "clip_skip")) == ([1, 2, 2], 3)
 
 
 def test_a_row_that_skips_too_many_layers_is_rejected() -> None:

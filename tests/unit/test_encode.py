@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from imagefleet.shared.jobs.model import ImageFormat
-from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS
+from imagefleet.shared.jobs.parameter_types import MAX_PROMPT_CHARACTERS
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.images.encode import FORMATS, encode
 from imagefleet.worker.images.metadata import image_metadata, infotext

@@ -16,7 +16,7 @@ from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
-from tests.support.plans import plan_rows, planned_requests
+from tests.support.plans import counted, plan_rows, planned_requests
 
 OFFER = offer_of(FakeEngine().info)
 OFFERS = {DEFAULT_MODEL: OFFER, OFFER.model: OFFER}
@@ -84,13 +84,13 @@ def test_rows_and_whole_datasets_may_have_it() -> None:
         store = MemoryStore()
         plan = plan_rows(rows, store, OFFERS, guidance_rescale=share)
         shares = [request.guidance_rescale for request in planned_requests(store, plan)]
-        assert (shares, plan.rescaled_guidances) == (expected, count)
+        assert (shares, counted(plan, "guidance_rescale")) == (expected, count)
         assert {each.version for each in shards_to_send(plan, plan.shards)} == {5}
 
 
 def test_a_plain_text_of_a_dataset_that_has_it_counts_for_the_version() -> None:
     plan = plan_rows(["a", "b"], MemoryStore(), OFFERS, guidance_rescale=0.7)
-    assert plan.rescaled_guidances == 2
+    assert counted(plan, "guidance_rescale") == 2
     plan = plan_rows(["a", "b"], MemoryStore(), OFFERS, guidance_rescale=0.0)
     assert {each.version for each in shards_to_send(plan, plan.shards)} == {1}
     assert b"rescaled_guidances" not in plan.dump()

@@ -15,7 +15,8 @@ from imagefleet.shared.jobs.model import (
     State,
     check_job_id,
 )
-from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS, JobRequest
+from imagefleet.shared.jobs.parameter_types import MAX_PROMPT_CHARACTERS
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import JobResult
 from tests.support.records import result_of_one_image
 

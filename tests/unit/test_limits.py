@@ -10,6 +10,7 @@ MAX_LINES = {
     "shared/webhooks/outbox.py": 400,  # the same
     "worker/engine/families/": 400,
     "worker/engine/networks/": 400,
+    "shared/jobs/request.py": 400,  # one class with the table of parameters
     "tests/": 700,
     "": 300,
 }

@@ -12,7 +12,8 @@ from imagefleet import Client
 from imagefleet.producer.client.submission import EntryParser
 from imagefleet.producer.connection.input_images import InputImageUploader
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
-from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
+from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
 
 STORE = MemoryStore()

@@ -1,6 +1,7 @@
 """Turn rows of a plan into work for the devices, and their pixels into samples. Pure functions."""
 
 import hashlib
+from dataclasses import fields
 from typing import Any, Final
 
 from imagefleet.shared.bulk.file_layout import sample_key
@@ -15,22 +16,22 @@ from imagefleet.shared.text.printable import mask_fetched_url
 from imagefleet.worker.bulk.samples import Sample
 from imagefleet.worker.devices.row_backlog import RowWork
 from imagefleet.worker.engine.contract.interface import Engine, ImageArray, ModelInfo
+from imagefleet.worker.engine.contract.sampling import Sampling
 from imagefleet.worker.images.encode import encode, extension_of
 from imagefleet.worker.images.inpainting import restore_kept_pixels
-from imagefleet.worker.images.metadata import image_metadata, job_lora_metadata
+from imagefleet.worker.images.metadata import image_metadata, job_lora_metadata, recorded_value
 from imagefleet.worker.jobs.attempt import plan_attempt
 
-_COMPARED_FIELDS: Final = (
-    *("prompt", "negative_prompt", "seed"),
-    *("num_inference_steps", "guidance_scale", "image_guidance_scale", "scheduler", "clip_skip"),
+_COMPARED_FIELDS: Final = tuple(
+    field.name for field in fields(Sampling) if field.compare and field.name != "loras"
 )
-"""Fields of a sample's document that its row decides."""
+"""Fields of a sample's document that its row decides, beside its LoRA and what it starts from."""
 _INPUT_FIELDS: Final = ("init_image", "mask_image", "strength", "latents", "denoising_start")
 
 
 def sample_keys(plan: Plan, row: ShardRow) -> list[str]:
     """Return the keys of the row's samples."""
-    return [sample_key(row.row, image) for image in range(plan.images_of(row))]
+    return [sample_key(row.row, image) for image in plan.images_of(row)]
 
 
 def row_work(row: int, request: JobRequest, info: ModelInfo, offers: dict[str, Offer]) -> RowWork:
@@ -53,15 +54,13 @@ def is_sample_of(sample: Sample, work: RowWork, request: JobRequest, info: Model
         document.get("model_digest") == info.digest
         and all(document.get(name) == start.get(name) for name in _INPUT_FIELDS)
         and any(
-            sample.key == sample_key(work.row, index)
+            sample.key == sample_key(work.row, spec.image_index)
             and document.get("height") == work.shape.height
             and document.get("width") == work.shape.width
             and sample.extension == extension_of(request.format.value)
-            and all(document.get(name) == getattr(spec, name) for name in _COMPARED_FIELDS)
-            and document.get("prompt_weighting", False) == spec.prompt_weighting
-            and document.get("guidance_rescale", 0.0) == spec.guidance_rescale
+            and all(document.get(name) == recorded_value(spec, name) for name in _COMPARED_FIELDS)
             and document.get("job_loras", []) == job_lora_metadata(spec, info)
-            for index, spec in enumerate(work.specs)
+            for spec in work.specs
         )
     )
 
@@ -80,7 +79,8 @@ def encode_samples(
 def _sample(
     work: RowWork, row: ShardRow, request: JobRequest, index: int, image: ImageArray, engine: Engine
 ) -> Sample:
-    key, spec = sample_key(row.row, index), work.specs[index]
+    spec = work.specs[index]
+    key = sample_key(row.row, spec.image_index)
     flagged = index in work.flagged
     metadata = image_metadata(
         job_id=key,
@@ -128,4 +128,5 @@ def _input_fields(request: JobRequest, info: ModelInfo) -> dict[str, Any]:
 
 
 def row_failure(plan: Plan, row: ShardRow, error: ImagefleetError) -> RowFailure:
-    return RowFailure(row=row.row, samples=plan.images_of(row), code=error.code, message=str(error))
+    samples = len(plan.images_of(row))
+    return RowFailure(row=row.row, samples=samples, code=error.code, message=str(error))

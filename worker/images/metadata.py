@@ -7,15 +7,17 @@ and how fast.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from functools import cache
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Final
 
+from imagefleet.shared.jobs.parameter_table import PARAMETERS, is_used
 from imagefleet.shared.storage import StoredObject
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.contract.sampling import Sampling
 
 SAMPLER_NAMES: Final = MappingProxyType(
     {
@@ -36,6 +38,16 @@ SAMPLER_NAMES: Final = MappingProxyType(
 )
 """The names of the schedulers that viewers of generated images know."""
 
+_ALWAYS: Final = frozenset(
+    {"image_index", *(name for name, row in PARAMETERS.items() if row.metadata == "always")}
+)
+"""Parameters that all metadata name."""
+_IF_USED: Final = tuple(
+    field.name
+    for field in fields(Sampling)
+    if field.name in PARAMETERS and PARAMETERS[field.name].metadata == "if used"
+)
+"""Parameters that the metadata name only if they are used."""
 _SHORT_HASH_DIGITS: Final = 10
 """Hexadecimal digits of the model digest that viewers show and compare."""
 
@@ -56,9 +68,8 @@ def image_metadata(
       the values used; a negative prompt that is not given is empty, and an empty one is a blank
     - prompt_truncated: whether the model read only a part of the prompt (by default its first 77
       tokens)
-    - clip_skip: only if layers of the text encoders were skipped
-    - guidance_rescale: only if the guided output was scaled back
-    - prompt_weighting: only if brackets in the prompts weighed their words; it is then true
+    - clip_skip, guidance_rescale, prompt_weighting and all others that have `metadata="if used"` in
+      the table of parameters: only if they are used
     - strength, original: only with an init image; `original` is the `sha256:…` of its pixels and
       mask
     - image_guidance_scale: only of a model that edits images
@@ -85,9 +96,7 @@ def image_metadata(
         "guidance_scale": spec.guidance_scale,
         "scheduler": spec.scheduler,
         "seed": spec.seed,
-        **({} if spec.clip_skip is None else {"clip_skip": spec.clip_skip}),
-        **({"guidance_rescale": spec.guidance_rescale} if spec.guidance_rescale else {}),
-        **({"prompt_weighting": True} if spec.prompt_weighting else {}),
+        **{name: getattr(spec, name) for name in _IF_USED if is_used(name, getattr(spec, name))},
         **_init_image_metadata(spec),
         **_split_metadata(spec),
         "nsfw": nsfw,
@@ -99,6 +108,12 @@ def image_metadata(
         **({"job_loras": job_lora_metadata(spec, info)} if spec.loras else {}),
         "versions": {"imagefleet": _imagefleet_version(), **info.versions},
     }
+
+
+def recorded_value(spec: ImageSpec, name: str) -> Any:
+    """Return what the metadata of an image hold of a field of `Sampling`. None: they lack it."""
+    value = getattr(spec, name)
+    return value if name in _ALWAYS or is_used(name, value) else None
 
 
 def job_lora_metadata(spec: ImageSpec, info: ModelInfo) -> list[dict[str, Any]]:

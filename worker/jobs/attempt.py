@@ -6,13 +6,26 @@ It uses the terms of the engine and of the job. It depends on neither Celery nor
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.devices.slots import Slot, Work, work_in
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.contract.sampling import Sampling
+
+_SHARED_FIELDS: Final = tuple(
+    field.name for field in fields(Sampling) if field.name != "image_index"
+)
+"""Fields of `Sampling` that all images of a job share."""
+_OFFERED_AS_ANNOUNCED: Final = tuple(
+    field.name
+    for field in fields(ModelInfo)
+    if field.name in Offer.model_fields and field.name not in ("shapes", "loras")
+)
+"""Fields of an offer that have the name and the value of those of `ModelInfo`."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -65,23 +78,18 @@ class Attempt(Work):
 def offer_of(info: ModelInfo, *, storage_url: str | None = None) -> Offer:
     """Return the offer that announces this model, and the fleet's store, to producers."""
     strengths, required = info.image_use.default_strengths, info.image_use.required
-    # Producers before 0.2.0 know `strength` only, also of jobs that must have a mask.
-    strength = strengths.mask if "mask_image" in required else strengths.image
+    same_names = {name: getattr(info, name) for name in _OFFERED_AS_ANNOUNCED}
     return Offer(
+        **same_names,
         model=info.name,
-        digest=info.digest,
         shapes=tuple((shape.height, shape.width) for shape in info.shapes),
-        schedulers=info.schedulers,
-        max_num_inference_steps=info.max_num_inference_steps,
         num_inference_steps=info.default_num_inference_steps,
         guidance_scale=info.default_guidance_scale,
         scheduler=info.default_scheduler,
-        max_clip_skip=info.max_clip_skip,
-        rescales_guidance=info.rescales_guidance,
-        prompt_chunks=info.prompt_chunks,
         loras=info.job_lora_digests,
         required_images=required,
-        strength=strength,
+        # Producers before 0.2.0 know `strength` only, also of jobs that must have a mask.
+        strength=strengths.mask if "mask_image" in required else strengths.image,
         mask_strength=strengths.mask,
         image_guidance_scale=info.image_use.default_image_guidance_scale,
         splits_denoising=info.latents is not None,
@@ -99,31 +107,11 @@ def plan_attempt(
     token: str = "",
 ) -> Attempt:
     """Return the attempt at a job, with the defaults of the model filled in."""
-    steps, guidance = request.num_inference_steps, request.guidance_scale
-    image_guidance = request.image_guidance_scale
-    if image_guidance is None:
-        image_guidance = info.image_use.default_image_guidance_scale
     shape = info.shapes[0]
     if request.height is not None and request.width is not None:
         shape = Shape(height=request.height, width=request.width)
-    specs = tuple(
-        ImageSpec(
-            prompt=request.prompt,
-            negative_prompt=request.negative_prompt,
-            seed=request.seed,
-            image_index=index,
-            num_inference_steps=info.default_num_inference_steps if steps is None else steps,
-            guidance_scale=info.default_guidance_scale if guidance is None else guidance,
-            scheduler=request.scheduler or info.default_scheduler,
-            clip_skip=request.clip_skip,
-            guidance_rescale=request.guidance_rescale or 0.0,
-            prompt_weighting=request.prompt_weighting,
-            denoising_end=request.denoising_end,
-            loras=request.loras,
-            image_guidance_scale=image_guidance,
-        )
-        for index in range(request.num_images_per_prompt)
-    )
+    values = sampling_values(request, info)
+    specs = tuple(ImageSpec(**values, image_index=index) for index in request.images)
     return Attempt(
         job_id=job_id,
         request=request,
@@ -134,6 +122,23 @@ def plan_attempt(
         token=token,
         wants_preview=request.preview,
     )
+
+
+def sampling_values(request: JobRequest, info: ModelInfo) -> dict[str, Any]:
+    """Return the fields of `Sampling` that all images of a job share.
+
+    A parameter that is not given has the model's default, the field `default_<name>` of its
+    `ModelInfo` or `ImageUse`, or else that of `Sampling`.
+    """
+    values = {}
+    for name in _SHARED_FIELDS:
+        value = getattr(request, name)
+        for defaults in (info, info.image_use):
+            if value is None:
+                value = getattr(defaults, f"default_{name}", None)
+        if value is not None:
+            values[name] = value
+    return values
 
 
 def attempts_in(batch: Iterable[Slot]) -> list[Attempt]:

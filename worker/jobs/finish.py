@@ -127,7 +127,8 @@ class JobFinisher:
             encoded = self._encode(image, spec, metadata, file_format, flagged=flagged)
         timings["encode"] += time.monotonic() - started
         started = time.monotonic()
-        key = image_key(attempt.job_id, index, encoded.extension)
+        key = image_key(attempt.job_id, spec.image_index, encoded.extension)
+        document_key = metadata_key(attempt.job_id, spec.image_index)
         with stage_span("upload"):
             stored = self._put(attempt, key, encoded.data, encoded.content_type)
         timings["upload"] += time.monotonic() - started
@@ -141,9 +142,9 @@ class JobFinisher:
             timings=timings,
             created_at=datetime.now(UTC),
         )
-        self._put(attempt, metadata_key(attempt.job_id, index), document, "application/json")
+        self._put(attempt, document_key, document, "application/json")
         return ImageResult(
-            index=index,
+            index=spec.image_index,
             key=stored.key,
             url=stored.url,
             seed=spec.seed,

@@ -1,8 +1,7 @@
-"""Input images: the images that jobs start from, fetched, checked and resized to the job's shape.
+"""Fetch the images and latents that jobs start from, check them, and resize images to the shape.
 
-Input: attempts whose request names an `image`, and perhaps a `mask_image`, or `latents`. Output:
-the same attempts with the pixels or latents in their specs, or abandoned with the reason. Fetching
-has threads of its own, so that the devices never wait for a web server.
+Input: attempts. Output: the same attempts with the pixels or latents in their specs, or abandoned
+with the reason. Fetching has threads of its own, so that the devices never wait for a web server.
 """
 
 import hashlib
@@ -29,7 +28,8 @@ from imagefleet.shared.errors import (
     InvalidRequest,
 )
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
-from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
+from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text.printable import printable
 from imagefleet.worker.devices.slots import InitInput

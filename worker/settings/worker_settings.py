@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, model_validator
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.jobs.request import MAX_KEEP_S
+from imagefleet.shared.jobs.parameter_types import MAX_KEEP_S
 from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets
 from imagefleet.worker.engine.contract.interface import Shape

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from imagefleet.worker.engine.contract.device_memory import DeviceMemory
 from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.sampling import Sampling
 from imagefleet.worker.engine.contract.unfinished_latents import InputLatents, LatentFormat
 from imagefleet.worker.engine.options.lora_options import AppliedLora, JobLora
 from imagefleet.worker.engine.options.textual_inversion_options import LoadedInversion
@@ -49,33 +50,12 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSpec:
+class ImageSpec(Sampling):
     """It is one image to generate, in diffusers' names. The image depends on nothing else."""
 
-    prompt: str
-    negative_prompt: str = ""
-    """It is empty if none is given, and a blank if an empty one is given: SDXL needs to know."""
-    seed: int = 0
-    image_index: int = 0
-    num_inference_steps: int
-    guidance_scale: float
-    scheduler: str = "ddim"
-    clip_skip: int | None = None
-    """The prompt skips so many last layers of the text encoders. None means that it skips none."""
-    guidance_rescale: float = 0.0
-    """It says how far the guided output is scaled back to the standard deviation of the output with
-    the prompt."""
-    prompt_weighting: bool = False
-    """Whether brackets in the prompts weigh their words, and long prompts are read in chunks."""
     init_image: InitImage | None = None
     input_latents: InputLatents | None = None
     """Another job has denoised these latents in part. None means that there are none."""
-    denoising_end: float | None = None
-    """After this share of the steps, the image ends as latents (diffusers). None: it is decoded."""
-    loras: tuple[tuple[str, float], ...] = ()
-    """It has name and scale of each LoRA, of those in `ModelInfo.job_loras`, at most once each."""
-    image_guidance_scale: float | None = None
-    """None means that the model takes none."""
 
     @property
     def is_guided(self) -> bool:

@@ -1,0 +1,29 @@
+"""Turn what pydantic says of a wrong job request into an error with field, value and limit."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from imagefleet.shared.errors import InvalidRequest
+
+
+def invalid_request(
+    error: ValidationError, parameters: Mapping[str, Any], known: Iterable[str]
+) -> InvalidRequest:
+    """Return the error that names the first field that is unknown, else the first that is wrong.
+
+    Args:
+        parameters: what was validated.
+        known: the names of all parameters of a job.
+    """
+    errors = error.errors(include_url=False)
+    # A misspelled name comes before the parameter that is missing because of it.
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+    field = str(first["loc"][0]) if first["loc"] else "height"
+    if first["type"] == "extra_forbidden":
+        limit = f"is not a parameter of a job; the parameters are {', '.join(known)}"
+        return InvalidRequest(field, parameters.get(field), limit)
+    limit = first["msg"].removeprefix("Value error, ")
+    limit = limit[0].lower() + limit[1:]
+    return InvalidRequest(field, parameters.get(field), limit.replace("input should", "must"))
