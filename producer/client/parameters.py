@@ -48,6 +48,8 @@ class JobParameters(TypedDict, total=False):
     """Whether brackets weigh words, and long prompts are read in chunks; by default not."""
     num_images_per_prompt: int | None
     """Images of the prompt, 1 to 64, by default 1."""
+    image_index: int | None
+    """Make only this image, from 0, of those of `num_images_per_prompt`; by default all."""
     seed: int | None
     """0 to 2³² - 1; by default drawn at random."""
     image: ImageInput | None

@@ -100,6 +100,7 @@ class RowParameters(_RowFields):
     """
 
     num_images_per_prompt: Annotated[int, Field(ge=1, le=MAX_IMAGES)] | None = None
+    image_index: int | None = None
 
 
 class ShardRow(RowParameters):
@@ -234,6 +235,9 @@ class Plan(_Counts):
 
     def images_of(self, row: ShardRow) -> range:
         """Return the indices of the images of a row, each of which is a sample."""
+        index = self.parameters.image_index if row.image_index is None else row.image_index
+        if index is not None:
+            return range(index, index + 1)
         return range(row.num_images_per_prompt or self.parameters.num_images_per_prompt or 1)
 
     def _canonical_json(self, exclude: set[str]) -> bytes:

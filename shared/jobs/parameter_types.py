@@ -94,6 +94,8 @@ ClipSkip = Annotated[StrictInt, Field(ge=1, le=MAX_CLIP_SKIP)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Strength = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
 ImageCount = Annotated[StrictInt, Field(ge=1, le=MAX_IMAGES)]
+ImageIndex = Annotated[StrictInt, Field(ge=0, lt=MAX_IMAGES)]
+"""Which of several images, from 0."""
 Seed = Annotated[StrictInt, Field(ge=0, le=MAX_SEED)]
 ImageAddress = Annotated[StrictStr, AfterValidator(_check_image_address)]
 """An http(s) address, or the key or URL of an object in the fleet's store."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, StrictBool, ValidationError, model_validator
 
+from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
@@ -24,6 +25,7 @@ from imagefleet.shared.jobs.parameter_types import (
     Guidance,
     ImageAddress,
     ImageCount,
+    ImageIndex,
     Keep,
     LatentsAddress,
     NegativePrompt,
@@ -129,8 +131,19 @@ class JobRequest(Model):
         ),
     ] = Field(default=False, exclude_if=is_false)
     num_images_per_prompt: Annotated[
-        ImageCount, Parameter("Images of the prompt, 1 to 64, by default 1.", rows_since=1)
+        ImageCount,
+        Parameter("Images of the prompt, 1 to 64, by default 1.", rows_since=1, metadata="if used"),
     ] = 1
+    image_index: Annotated[
+        ImageIndex | None,
+        Parameter(
+            "Make only this image, from 0, of those of `num_images_per_prompt`; by default all.",
+            since=7,
+            rows_since=7,
+            counted_as="single_images",
+            metadata="always",
+        ),
+    ] = Field(default=None, exclude_if=is_none)
     seed: Annotated[
         Seed,
         Parameter(
@@ -316,6 +329,9 @@ class JobRequest(Model):
         for field in ("prompt", "negative_prompt"):
             check_weights(field, getattr(self, field), weighting=self.prompt_weighting)
         check_split(self)
+        if self.image_index is not None and self.image_index >= self.num_images_per_prompt:
+            limit = f"must be below num_images_per_prompt={self.num_images_per_prompt}"
+            raise InvalidRequest("image_index", self.image_index, limit)
         if (self.height is None) != (self.width is None):
             raise ValueError("height and width must be given together, or neither")
         return self
@@ -323,7 +339,8 @@ class JobRequest(Model):
     @property
     def images(self) -> range:
         """The indices of the images that the job makes."""
-        return range(self.num_images_per_prompt)
+        index = self.image_index
+        return range(self.num_images_per_prompt) if index is None else range(index, index + 1)
 
     def denoised_share(self, defaults: DefaultStrengths = STABLE_DIFFUSION) -> float:
         """Return the share of its steps that is denoised, were there no `denoising_end`.

@@ -61,6 +61,8 @@ JOBS: Final[dict[str, dict[str, Any]]] = {
     "prompt_weighting": {"prompt": "a (blue:1.3) star", "prompt_weighting": True},
     "prompt_weighting, false": {"prompt_weighting": False},
     "num_images_per_prompt, 1": {"num_images_per_prompt": 1},
+    "image_index": {"num_images_per_prompt": 4, "image_index": 3},
+    "image_index, 0": {"image_index": 0},
     "seed": {"seed": 0},
     "image": {"image": KEY},
     "mask_image": {"image": KEY, "mask_image": KEY},
@@ -98,6 +100,7 @@ RUNS: Final[dict[str, dict[str, Any]]] = {
         *("clip_skip", "guidance_rescale", "guidance_rescale, 0", "prompt_weighting, false"),
         *("num_images_per_prompt, 1", "image", "mask_image", "strength"),
         *("latents and denoising_start", "scheduler", "loras", "loras, none", "height and width"),
+        *("image_index", "image_index, 0"),
     )
 } | {
     "prompt_weighting": {"prompt_weighting": True},
@@ -137,6 +140,8 @@ WRONG: Final[dict[str, dict[str, Any]]] = {
     "prompt_weighting": {"prompt_weighting": "yes"},
     "weights": {"prompt": "a (star", "prompt_weighting": True},
     "num_images_per_prompt": {"num_images_per_prompt": 65},
+    "image_index": {"num_images_per_prompt": 4, "image_index": 4},
+    "image_index alone": {"image_index": 1},
     "seed": {"seed": -1},
     "image": {"image": "a b"},
     "latents": {"latents": "a b", "denoising_start": 0.5},

@@ -30,6 +30,8 @@ from imagefleet.worker.images import metadata
 from tests.support.processes import ROOT
 from tools.client_parameters import FILE, text
 
+_MAX_FILES: Final = 8
+_ENGINE: Final = "worker/engine/"
 _SAMPLED: Final = {field.name for field in fields(Sampling)}
 
 
@@ -101,8 +103,36 @@ def test_an_option_that_is_not_given_leaves_the_default_to_the_request() -> None
     assert {context.params[name] for name in PARAMETERS.keys() - {"prompt"}} == {None}
 
 
+def test_options_give_the_types_that_a_request_checks() -> None:
+    given = {
+        "--negative-prompt": "b",
+        "--height": "64",
+        "--width": "64",
+        "--clip-skip": "2",
+        "--num-images-per-prompt": "8",
+        "--image-index": "3",
+        "--guidance-rescale": "0.5",
+        "--lora": "style:0.8",
+        "--callback-event": "failed",
+        "--keep": "30d",
+        "--ttl": "5",
+        "--format": "webp",
+        "--priority": "0",
+        "--metadata": '{"shot": 3}',
+        "--seed": "7",
+    }
+    words = [word for pair in given.items() for word in pair]
+    context = submit.make_context("submit", ["a", *words, "--preview", "--prompt-weighting"])
+    parameters = {name: context.params[name] for name in PARAMETERS.keys() - {"prompt"}}
+    chosen = {name: value for name, value in parameters.items() if value is not None}
+    request = JobRequest.parse({"prompt": "a", **chosen})
+    assert (request.preview, request.prompt_weighting, request.image_index) == (True, True, 3)
+    assert (request.loras, request.keep) == ((("style", 0.8),), 30 * 86_400)
+    assert len(chosen) == len(given) + 2
+
+
 def test_the_record_of_sampling_has_names_of_parameters() -> None:
-    assert PARAMETERS.keys() >= _SAMPLED - {"image_index"}
+    assert PARAMETERS.keys() >= _SAMPLED
     assert {field.name for field in fields(ImageSpec)} - _SAMPLED == {"init_image", "input_latents"}
 
 
@@ -124,6 +154,15 @@ def test_a_default_of_a_model_belongs_to_a_sampled_parameter() -> None:
 
 def test_the_typed_keywords_of_the_client_are_current() -> None:
     assert FILE.read_text() == text(), "run `make docs`"
+
+
+@pytest.mark.parametrize("name", ["clip_skip", "guidance_rescale", "image_index"])
+def test_few_files_name_a_parameter(name: str) -> None:
+    """The files of the engine are not counted: each parameter has its own use there. Before the
+    table, 11 files named `clip_skip` and `guidance_rescale` each, and others had to be changed that
+    did not name them."""
+    files = [path for path in _files_that_name(name) if not path.startswith(_ENGINE)]
+    assert len(files) <= _MAX_FILES, files
 
 
 def _files_that_name(word: str) -> list[str]:

@@ -38,9 +38,7 @@ SAMPLER_NAMES: Final = MappingProxyType(
 )
 """The names of the schedulers that viewers of generated images know."""
 
-_ALWAYS: Final = frozenset(
-    {"image_index", *(name for name, row in PARAMETERS.items() if row.metadata == "always")}
-)
+_ALWAYS: Final = frozenset(name for name, row in PARAMETERS.items() if row.metadata == "always")
 """Parameters that all metadata name."""
 _IF_USED: Final = tuple(
     field.name
@@ -68,6 +66,7 @@ def image_metadata(
       the values used; a negative prompt that is not given is empty, and an empty one is a blank
     - prompt_truncated: whether the model read only a part of the prompt (by default its first 77
       tokens)
+    - num_images_per_prompt: only if it is not 1
     - clip_skip, guidance_rescale, prompt_weighting and all others that have `metadata="if used"` in
       the table of parameters: only if they are used
     - strength, original: only with an init image; `original` is the `sha256:…` of its pixels and
@@ -172,6 +171,7 @@ def infotext(metadata: Mapping[str, Any]) -> str:
         "Sampler": SAMPLER_NAMES.get(metadata["scheduler"], metadata["scheduler"]),
         "CFG scale": f"{metadata['guidance_scale']:g}",
         "Seed": metadata["seed"],
+        **_batch(metadata),
         "Size": f"{metadata['width']}x{metadata['height']}",
         # The web UI counts the last layer that is used, from 1; diffusers counts those skipped.
         **({"Clip skip": metadata["clip_skip"] + 1} if "clip_skip" in metadata else {}),
@@ -186,6 +186,13 @@ def infotext(metadata: Mapping[str, Any]) -> str:
         ", ".join(f"{name}: {_quote_if_needed(value)}" for name, value in settings.items())
     )
     return "\n".join(lines)
+
+
+def _batch(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return which of several images it is, counted from 1 as people do."""
+    if (images := metadata.get("num_images_per_prompt", 1)) == 1:
+        return {}
+    return {"Batch": f"image {metadata['image_index'] + 1} of {images}"}
 
 
 def _init_image_metadata(spec: ImageSpec) -> dict[str, Any]:

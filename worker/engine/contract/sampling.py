@@ -4,7 +4,7 @@
 record; nothing is read or checked here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,9 @@ class Sampling:
     scheduler: str = "ddim"
     seed: int = 0
     image_index: int = 0
-    """Which of the images of its job it is, from 0. The keys of its noise depend on it."""
+    """Which of the images of its prompt it is, from 0. The keys of its noise depend on it."""
+    num_images_per_prompt: int = field(default=1, repr=False, compare=False)
+    """How many images the prompt has. The metadata name it, and the image does not depend on it."""
     clip_skip: int | None = None
     """The last layers of the text encoders that the prompt skips. None: none."""
     guidance_rescale: float = 0.0
