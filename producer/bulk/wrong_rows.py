@@ -16,7 +16,8 @@ _CHOSEN_PARAMETERS: Final = tuple(
     for name in ROW_PARAMETERS
     if PARAMETERS[name].metadata == "always" and name != "negative_prompt"
 )
-"""All metadata hold these parameters. Where neither the row nor the run sets one, the model does."""
+"""All metadata hold these parameters. Where neither the row nor the run sets one, the model does.
+"""
 
 
 def wrong_rows(

@@ -16,24 +16,25 @@ class Sampling:
 
     prompt: str
     negative_prompt: str = ""
-    """Empty if none is given. One that is given but empty is a blank: SDXL tells the two apart."""
+    """It is empty if none is given, and a blank if an empty one is given: SDXL needs to know."""
     num_inference_steps: int
     guidance_scale: float
     scheduler: str = "ddim"
     seed: int = 0
     image_index: int = 0
-    """Which of the images of its prompt it is, from 0. The keys of its noise depend on it."""
+    """It says which of the images of its prompt this is, from 0. The keys of its noise depend on it."""
     num_images_per_prompt: int = field(default=1, repr=False, compare=False)
-    """How many images the prompt has. The metadata name it, and the image does not depend on it."""
+    """The prompt has so many images. The metadata name the number; the image does not depend on it."""
     clip_skip: int | None = None
-    """The last layers of the text encoders that the prompt skips. None: none."""
+    """The prompt skips so many last layers of the text encoders. None means that it skips none."""
     guidance_rescale: float = 0.0
-    """How far the guided output is scaled back to the deviation of the output with the prompt."""
+    """It says how far the guided output is scaled back to the standard deviation of the output with
+    the prompt."""
     prompt_weighting: bool = False
     """Whether brackets in the prompts weigh their words, and long prompts are read in chunks."""
     denoising_end: float | None = None
-    """The share of the steps after which latents leave (diffusers). None: they are decoded."""
+    """After this share of the steps, the image ends as latents (diffusers). None: it is decoded."""
     loras: tuple[tuple[str, float], ...] = ()
-    """Name and scale of each LoRA, of those in `ModelInfo.job_loras`, each at most once."""
+    """It has name and scale of each LoRA, of those in `ModelInfo.job_loras`, at most once each."""
     image_guidance_scale: float | None = None
-    """None: the model takes none."""
+    """None means that the model takes none."""
