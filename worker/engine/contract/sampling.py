@@ -22,9 +22,9 @@ class Sampling:
     scheduler: str = "ddim"
     seed: int = 0
     image_index: int = 0
-    """It says which of the images of its prompt this is, from 0. The keys of its noise depend on it."""
+    """It says which image of its prompt this is, from 0. The keys of its noise depend on it."""
     num_images_per_prompt: int = field(default=1, repr=False, compare=False)
-    """The prompt has so many images. The metadata name the number; the image does not depend on it."""
+    """The prompt has so many images. The metadata name it; the image does not depend on it."""
     clip_skip: int | None = None
     """The prompt skips so many last layers of the text encoders. None means that it skips none."""
     guidance_rescale: float = 0.0
