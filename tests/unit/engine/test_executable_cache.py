@@ -252,7 +252,12 @@ def test_the_fingerprint_covers_all_source_files_of_the_engine(
     fingerprint = environment(placement)
     monkeypatch.setattr(executable_cache, "ENGINE_FOLDER", copy)
     assert environment(placement) == fingerprint
-    for name in ("attention.py", "models/unet.py", "schedulers/ddim.py", "checkpoint/weights.py"):
+    for name in (
+        "kernels/attention.py",
+        "families/stable_diffusion/unet.py",
+        "schedulers/ddim.py",
+        "sampling/programs.py",
+    ):
         source = (copy / name).read_bytes()
         (copy / name).write_bytes(source + b"\n")
         assert environment(placement) != fingerprint, name

@@ -14,7 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from imagefleet.worker.engine.families.stable_diffusion import transformer
 from imagefleet.worker.engine.families.stable_diffusion.transformer import FeedForward
-from imagefleet.worker.engine.kernels import feed_forward
+from imagefleet.worker.engine.kernels import feed_forward, feed_forward_spec
 from imagefleet.worker.engine.kernels.feed_forward import uses_kernel
 from imagefleet.worker.engine.kernels.feed_forward_spec import block_pixels
 from imagefleet.worker.engine.networks.blocks import LayerNorm
@@ -40,7 +40,7 @@ def test_the_kernel_is_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = layer.add_to(x, norm)
     np.testing.assert_array_equal(expected, x + layer(norm(x)))
     monkeypatch.setattr(transformer, "uses_kernel", lambda x, hidden: True)
-    monkeypatch.setattr(feed_forward, "_MAX_BLOCK_VALUES", 256 * channels)  # four blocks
+    monkeypatch.setattr(feed_forward_spec, "_MAX_BLOCK_VALUES", 256 * channels)  # four blocks
     with pltpu.force_tpu_interpret_mode():
         result = layer.add_to(x, norm)
     # GELU by tanh differs by 2.7e-5, and 512 hidden values are added up.
