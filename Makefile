@@ -6,12 +6,13 @@ BIN    := $(VENV)/bin
 OUT    ?= out
 # The last diffusers with Flax in it, on our JAX.
 TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformers==4.57.6 pillow
-# Half of the tests wait for leases and processes, so three at once keep two cores busy; four took as long. Tests that start
-# servers run apart from tests that load JAX, because a process with JAX in it must not fork. Files run in the order of the
-# command line. The longest of the last ones comes early, so that two processes do not wait for it.
-AT_ONCE = -n 3 --dist loadfile --no-loadscope-reorder
+# Half of the tests with servers wait for leases and processes, so three at once keep two cores busy; four took as long.
+# Tests without servers compute. The two run apart, because a process with JAX in it must not fork. Files run in the order of
+# the command line. The longest come early, so that the other processes do not wait for them.
+PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 LONGEST = tests/integration/test_worker_process.py
-WITH_SERVERS = tests/chaos tests/fuzz $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/integration/test_*.py))
+WITH_SERVERS = -n 3 tests/chaos tests/fuzz $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/integration/test_*.py))
+WITHOUT_SERVERS = -n 2 tests/unit/engine/test_known_checkpoints.py tests/unit
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
 # Python keeps what it compiles of packages, also where the environment forbids it. Without, each process compiles them
@@ -19,7 +20,7 @@ RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --p
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help archive demo test check lint format types contracts unit long bench bulk-chaos chaos chaos-stock fuzz gpu parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
+.PHONY: help archive demo test check lint format types contracts unit servers long bench bulk-chaos chaos chaos-stock fuzz gpu parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -27,12 +28,10 @@ help: ## list the targets
 demo: $(VENV)/.demo ## run the main job: 16 prompts through Redis, a worker and storage, into ./out
 	$(BIN)/imagefleet demo --out $(OUT)
 
-test: $(VENV)/.dev ## lint, types, contracts and all tests but the longest
-	$(MAKE) --no-print-directory lint types contracts
-	$(BIN)/python -m pytest $(AT_ONCE) --durations=20 $(WITH_SERVERS)
-	$(BIN)/python -m pytest $(AT_ONCE) --durations=20 tests/unit
-	@$(MAKE) --no-print-directory .libtpu/.installed || echo "the tests of the TPU compiler will be skipped"
-	$(BIN)/python -m pytest -n 2 --durations=10 tests/tpu
+test: $(VENV)/.dev ## lint, types, contracts and the short tests: ten minutes on two cores
+	$(MAKE) --no-print-directory lint contracts
+	$(MAKE) --no-print-directory -j 2 types servers
+	$(MAKE) --no-print-directory unit
 
 check: $(VENV)/.dev ## the part without servers: lint, types, contracts, unit tests
 	$(MAKE) --no-print-directory lint types contracts unit
@@ -52,14 +51,17 @@ types: $(VENV)/.dev ## mypy, strict
 contracts: $(VENV)/.dev ## which module may import which
 	$(BIN)/lint-imports --no-cache
 
-unit: $(VENV)/.dev ## the tests that start no server
-	$(BIN)/python -m pytest $(AT_ONCE) tests/unit
+unit: $(VENV)/.dev ## the short tests that start no server
+	$(PYTEST) --durations=10 $(WITHOUT_SERVERS)
 
-long: $(VENV)/.dev ## the longest tests, which `make test` leaves out; other tests have most of their parts
-	$(BIN)/python -m pytest $(AT_ONCE) -m long tests/integration
-	$(BIN)/python -m pytest $(AT_ONCE) -m long tests/unit
-	$(MAKE) --no-print-directory .libtpu/.installed
-	$(BIN)/python -m pytest -n 2 -m long tests/tpu
+servers: $(VENV)/.dev ## the short tests that start servers
+	$(PYTEST) --durations=10 $(WITH_SERVERS)
+
+long: $(VENV)/.dev ## the other tests, listed in tests/long_tests; downloads the TPU compiler, 684 MB
+	$(PYTEST) --durations=20 -m long $(WITH_SERVERS)
+	$(PYTEST) --durations=20 -m long $(WITHOUT_SERVERS)
+	@$(MAKE) --no-print-directory .libtpu/.installed || echo "the tests of the TPU compiler will be skipped"
+	$(PYTEST) --durations=10 -m long -n 2 --dist load tests/tpu
 
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python -m benchmarks.engine

@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 # JAX counts its CPU devices once, when it is first used.
@@ -18,6 +18,8 @@ import redis
 
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer, find_server
+from tests.long_tests import LONG
+from tests.support.mark_long import mark_long
 
 # JAX makes very many objects when it traces a network. With Python's threshold, searching them for
 # garbage takes a fifth of that time.
@@ -42,6 +44,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_report_header() -> str:
     return f"redis server: {find_server()}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    mark_long(config, items, LONG)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A short run of the fuzzer; `make fuzz` is the long one."""
+"""Short runs of the fuzzer; `make fuzz` is the long one."""
 
 import os
 import random
@@ -7,6 +7,8 @@ import sys
 import threading
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from tests.fuzz.cases import (
     AnswerCase,
@@ -23,16 +25,20 @@ from tests.fuzz.left_out import LEFT_OUT, kind_left_out
 
 ROOT: Final = Path(__file__).parents[2]
 _SEED: Final = "12"
-_SIZE: Final = ("--requests", "400", "--messages", "160", "--answers", "60")
+_SIZES: Final = {
+    "short": ("--requests", "60", "--messages", "40", "--answers", "12"),
+    "long": ("--requests", "400", "--messages", "160", "--answers", "60"),
+}
 
 
-def test_no_random_or_hostile_input_harms_a_worker(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", _SIZES)
+def test_no_random_or_hostile_input_harms_a_worker(size: str, tmp_path: Path) -> None:
     """The run has its own process, because it starts servers and a worker.
 
     The seed is printed, and those of the rounds follow from it. `FUZZ_SEED` sets another.
     """
     seed = os.environ.get("FUZZ_SEED", _SEED)
-    options = ["--seed", seed, *_SIZE, "--max-failures", "1", "--no-reduce"]
+    options = ["--seed", seed, *_SIZES[size], "--max-failures", "1", "--no-reduce"]
     command = [sys.executable, "-m", "tests.fuzz", *options, "--folder", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     print(done.stdout)

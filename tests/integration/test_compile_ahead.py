@@ -45,7 +45,6 @@ def _compile_ahead(flags: dict[str, str], tmp_path: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.long
 def test_a_worker_with_streams_compiles_nothing_that_was_compiled_ahead(
     start: StartWorker, tmp_path: Path
 ) -> None:

@@ -26,8 +26,8 @@ def test_the_status_of_a_running_job_shows_a_preview(tmp_path: Path) -> None:
         )
         worker.await_log("ready after")
         client = Client(server.url)
-        with_preview = client.submit("a", seed=1, num_inference_steps=40, preview=True)
-        without_preview = client.submit("b", seed=1, num_inference_steps=40)
+        with_preview = client.submit("a", seed=1, num_inference_steps=12, preview=True)
+        without_preview = client.submit("b", seed=1, num_inference_steps=12)
         url = until(lambda: with_preview.status().preview)
         assert without_preview.status().preview is None
         with_preview.result(timeout=300)

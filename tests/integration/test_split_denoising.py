@@ -47,7 +47,6 @@ EULER_FIRST_TIMESTEP: Final = 831
 """Of the 6 steps of the case, which the checkpoints space as 1, 167, 333 … 831."""
 
 
-@pytest.mark.long
 def test_two_jobs_in_a_row_make_the_image_of_one(producer: Client, start: StartWorker) -> None:
     """SDXL's base refines its own latents here, so nothing may change but who stops and starts."""
     worker = start(

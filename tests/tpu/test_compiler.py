@@ -1,6 +1,6 @@
 """The TPU compiler accepts what a worker on a TPU host would run.
 
-libtpu holds the compiler and runs on Linux machines without a TPU. `make test` installs it into
+libtpu holds the compiler and runs on Linux machines without a TPU. `make long` installs it into
 .libtpu where it can; elsewhere these tests are skipped.
 """
 
@@ -50,7 +50,7 @@ def test_every_attention_layer_of_the_published_models_compiles(host: str) -> No
     assert refused(errors) == {}
 
 
-@pytest.mark.parametrize("host", [pytest.param("v4-8", marks=pytest.mark.long), "v5e-8", "v6e-1"])
+@pytest.mark.parametrize("host", ["v4-8", "v5e-8", "v6e-1"])
 def test_the_convolution_kernel_compiles(host: str) -> None:
     errors = compile_for(host, "convolutions")
     assert len(errors) == (4 if host == "v5e-8" else 6)
@@ -70,7 +70,7 @@ def test_the_step_of_stable_diffusion_compiles() -> None:
 
 @pytest.mark.parametrize(
     ("host", "devices_per_copy"),
-    [("v2-8", 1), ("v5e-8", 1), pytest.param("v5e-8", 2, marks=pytest.mark.long)],
+    [("v2-8", 1), ("v5e-8", 1), ("v5e-8", 2)],
 )
 def test_every_program_of_a_small_model_compiles(host: str, devices_per_copy: int) -> None:
     errors = compile_for(host, "programs", str(devices_per_copy))
@@ -78,7 +78,6 @@ def test_every_program_of_a_small_model_compiles(host: str, devices_per_copy: in
     assert refused(errors) == {}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("host", ["v2-8", "v5e-8"])
 def test_every_program_with_loras_and_long_prompts_compiles(host: str) -> None:
     errors = compile_for(host, "programs-with-loras")
@@ -86,7 +85,6 @@ def test_every_program_with_loras_and_long_prompts_compiles(host: str) -> None:
     assert refused(errors) == {}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("host", ["v2-8", "v5e-8"])
 @pytest.mark.parametrize(
     "checkpoint",
@@ -111,8 +109,8 @@ def test_every_program_of_a_well_known_structure_compiles(host: str, checkpoint:
 @pytest.mark.parametrize(
     ("host", "devices_per_copy"),
     [
-        pytest.param("v2-8", 1, marks=pytest.mark.long),
-        pytest.param("v5e-8", 1, marks=pytest.mark.long),
+        ("v2-8", 1),
+        ("v5e-8", 1),
         ("v5e-8", 2),
     ],
 )

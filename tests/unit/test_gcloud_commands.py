@@ -15,10 +15,7 @@ import pytest
 
 from tests.support.processes import ROOT
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is missing"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is missing")
 
 _BLOCK: Final = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OTHERS: Final = ("curl", "docker", "helm", "imagefleet", "kubectl", "make", "openssl", "printf")

@@ -3,10 +3,13 @@
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import jax
 import pytest
 
+from imagefleet.worker.engine.compile import executable_cache
 from imagefleet.worker.engine.contract.interface import Engine
 from imagefleet.worker.engine.loading.load_engine import load_engine
 from tests.unit.engine.parity import FOLDER, Oracle
@@ -18,12 +21,15 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
     return Oracle.read(request.param)
 
 
-@pytest.fixture(scope="module")
-def compile_quickly() -> Iterator[None]:
-    """Compile without most optimisations, for modules whose programs run for a few steps each."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+@pytest.fixture(scope="session", autouse=True)
+def _compile_quickly() -> Iterator[None]:
+    """Compile without most optimisations: programs of tests run for a few steps each, and XLA needs
+    a third of the time. Workers of other tests compile as in production."""
+    options: dict[str, Any] = {"xla_backend_optimization_level": "0"}
+    with patch.dict(executable_cache._COMPILER_OPTIONS, cpu=options):
+        jax.config.update("jax_disable_most_optimizations", True)
+        yield
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture
@@ -34,8 +40,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """The cache of executables of all processes that run tests, as of workers on one host. Modules
-    with `compile_quickly` must not load the same models as others: it is not part of the key."""
+    """The cache of executables of all processes that run tests, as of workers on one host."""
     folder = tmp_path_factory.getbasetemp()
     return (folder if worker_id == "master" else folder.parent) / "cache"
 

@@ -30,7 +30,6 @@ REFUSED: Final = {
     "12 DDPM": "'DDPMScheduler', which this engine does not have; set IMAGEFLEET_SCHEDULER",
 }
 """Named cases that are refused, and the end of the error. All others make equal images."""
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
 def _compare(case: str, folder: Path, cache_dir: Path) -> Entry:

@@ -46,7 +46,7 @@ TOLERANCE: Final = 2e-5
 
 
 @pytest.fixture(scope="module", autouse=True)
-def noise_of_diffusers(compile_quickly: None) -> Iterator[None]:
+def noise_of_diffusers() -> Iterator[None]:
     """Draw the noise that diffusers got."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diffusion_programs, "normal", _normal)

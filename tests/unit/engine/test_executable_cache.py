@@ -277,7 +277,6 @@ def _engine(cache_dir: Path, store: ObjectStore | None) -> DiffusionEngine:
     return engine
 
 
-@pytest.mark.long
 def test_a_new_host_loads_every_program_from_the_store_and_generates_equal_images(
     tmp_path: Path,
 ) -> None:

@@ -35,13 +35,9 @@ MODELS: Final = {
     "stable-diffusion-inpainting": "runwayml/stable-diffusion-inpainting",
     "instruct-pix2pix": "timbrooks/instruct-pix2pix",
 }
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param("stable-diffusion-inpainting", marks=pytest.mark.long), "instruct-pix2pix"],
-)
+@pytest.mark.parametrize("name", ["stable-diffusion-inpainting", "instruct-pix2pix"])
 def test_images_of_both_policies_depend_on_their_own_image_only(
     name: str, tmp_path: Path, cache_dir: Path
 ) -> None:

@@ -16,8 +16,6 @@ from tests.unit.engine.parity import (
     token_ids,
 )
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 @pytest.mark.parametrize("oracle", ["older", "newer"], indirect=True)
 def test_images_equal_those_of_diffusers(oracle: Oracle) -> None:

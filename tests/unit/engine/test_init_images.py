@@ -17,7 +17,6 @@ from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle, by_encoder, token_
 
 EDITS: Final = load_file(FOLDER / "edits.safetensors")
 STEPS: Final = 10
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
 def test_images_from_init_images_equal_those_of_diffusers(

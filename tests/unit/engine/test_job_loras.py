@@ -96,7 +96,6 @@ def test_mixtures_that_enter_and_leave_a_stream_equal_themselves_alone(
     assert np.abs(batch - alone).max() <= 1
 
 
-@pytest.mark.long
 def test_a_model_on_several_devices_computes_the_same(
     cache_dir: Path, engine: DiffusionEngine
 ) -> None:

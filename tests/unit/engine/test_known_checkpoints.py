@@ -60,23 +60,9 @@ PROMPT, NEGATIVE = "a red circle on blue", "blue"
 STEPS, GUIDANCE, SIDE, TIMESTEP = 3, 3.0, 64, 500.0
 IMAGE_GUIDANCE, STRENGTH = 1.5, 0.7
 """As in tools/parity/known/truth.py."""
-SHORT: Final = {
-    "SimianLuo/LCM_Dreamshaper_v7": "the guidance is embedded",
-    "runwayml/stable-diffusion-inpainting": "nine channels",
-    "timbrooks/instruct-pix2pix": "eight channels, guided by its image",
-    "nota-ai/bk-sdm-tiny": "three levels, one layer, no mid block",
-    "segmind/SSD-1B": "SDXL, nested transformer layers, others upwards",
-    "stabilityai/stable-diffusion-xl-refiner-1.0": "aesthetic scores, the second text encoder only",
-}
-"""What `make test` runs: one checkpoint for each part that the three of `oracle` do not have. `make
-long` runs the others."""
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in LOADS],
-)
+@pytest.mark.parametrize("name", LOADS)
 def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path: Path) -> None:
     files = write_known(tmp_path, KNOWN[name])
     model = read_model(files)
@@ -141,7 +127,6 @@ def test_the_documents_list_the_same_checkpoints_with_the_same_fate() -> None:
         for name, checkpoint in KNOWN.items()
     }
     assert listed == known
-    assert SHORT.keys() <= set(LOADS)
     assert len(known) >= 40
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,15 +32,8 @@ from tests.unit.engine.parity import (
 )
 from tools.parity.lora_cases import CASES
 
-SHORT: Final = {"two"}
-"""The case of `make test`. `make long` runs the others."""
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
-
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[] if case in SHORT else [pytest.mark.long]) for case in CASES],
-)
+@pytest.mark.parametrize("case", CASES)
 def test_a_job_computes_what_the_merged_model_computes(case: str) -> None:
     base, scales = CASES[case]
     large = {name: 4 * scale for name, scale in scales.items()}
@@ -54,7 +47,7 @@ def test_a_job_computes_what_the_merged_model_computes(case: str) -> None:
         assert worst(without, other) > 1e-4 or case == "xl_peft"
 
 
-@pytest.mark.parametrize("base", ["older", pytest.param("xl", marks=pytest.mark.long)])
+@pytest.mark.parametrize("base", ["older", "xl"])
 def test_a_lora_of_every_layer_computes_what_the_merged_model_computes(
     base: str, tmp_path: Path
 ) -> None:

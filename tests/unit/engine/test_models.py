@@ -15,7 +15,6 @@ from tests.unit.engine.parity import Oracle, by_encoder, worst
 TOLERANCE: Final = 5e-6
 """Relative tolerance. Measured: text 5e-7, UNet and its blocks 2e-6, autoencoder 1e-6. We promise
 1e-4."""
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
 def test_the_text_encoders_compute_the_same_states(oracle: Oracle) -> None:
@@ -41,9 +40,7 @@ def test_the_end_token_is_found_by_its_id_and_as_the_highest_id() -> None:
     assert worst(by_id.pooled, xl.answers["text.pooled"]) < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    "oracle", ["older", "newer", pytest.param("xl", marks=pytest.mark.long)], indirect=True
-)
+@pytest.mark.parametrize("oracle", ["older", "newer", "xl"], indirect=True)
 def test_the_unet_and_each_of_its_blocks_compute_the_same_feature_maps(oracle: Oracle) -> None:
     inputs = {key: _nhwc(value) for key, value in oracle.answers.items() if value.ndim == 4}
     times, text = oracle.answers["unet.times"], oracle.answers["text"][:2]

@@ -220,7 +220,6 @@ def test_the_unet_attends_to_the_chunks_of_a_prompt_and_to_no_others() -> None:
     assert worst(masked[1:], alone[1:]) > 100 * TOLERANCE
 
 
-@pytest.mark.long
 def test_prompts_with_weights_run_in_a_stream(engine: DiffusionEngine, cache_dir: Path) -> None:
     options = ModelOptions(prompt_chunks=MAX_CHUNKS, streams=True)
     loaded = load_older(

@@ -33,7 +33,6 @@ from imagefleet.worker.engine.placement.mesh import Placement
 from tests.unit.engine.parity import FOLDER, worst
 
 SAFETY = FOLDER / "safety"
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
 @pytest.fixture(scope="module")

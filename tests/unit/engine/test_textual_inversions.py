@@ -47,7 +47,6 @@ NATIVE: Final = Shape(height=32, width=32)
 TOLERANCE: Final = 5e-6
 """As in `test_models`."""
 SCHEDULER: Final = {"older": "pndm", "newer": "ddim", "xl": "euler"}
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
 def _options(base: str) -> tuple[TextualInversionOption, ...]:

@@ -1,0 +1,259 @@
+"""Long tests that start no server."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tests.support.mark_long import EVERY, FIRST, Long
+
+_KNOWN: Final = "test_a_checkpoint_that_loads_makes_what_diffusers_makes"
+_SHAPES: Final = "test_the_weights_have_the_names_and_shapes_of_diffusers"
+_NAMED: Final = "test_a_named_checkpoint_makes_equal_images_or_is_refused_in_one_sentence"
+ENGINE: Final[Mapping[str, Sequence[Long]]] = {
+    "unit/engine/test_attention.py": [
+        Long(
+            "one way to split the kernel stays",
+            ["test_the_tpu_kernel_is_split_over_devices_by_rows_or_by_heads"],
+            but=[FIRST],
+        ),
+    ],
+    "unit/engine/test_clip_skip.py": [
+        Long("the same in a batch stays", ["test_jobs_with_other_clip_skips_share_a_stream"]),
+    ],
+    "unit/engine/test_drawn_checkpoints.py": [
+        Long(
+            "other cases of the same fields, and the three checkpoints of `oracle`",
+            [
+                *(
+                    f"{_NAMED}[{case}]"
+                    for case in (
+                        "1 no force_zeros",
+                        "1 force_zeros is false",
+                        "1 force_zeros of no SDXL",
+                        "3 added_tokens_decoder",
+                        "3 several vectors",
+                        "3 several vectors in SDXL",
+                        "5 two sets of shards",
+                        "7 both encoders project",
+                        "8 another eos_token_id",
+                        "9 a shorter model_max_length",
+                        "9 a shorter model_max_length in SDXL",
+                        "13 v_pred and ztsnr",
+                        "no transformer layers",
+                        "a pair as sample_size",
+                        "no sample_size",
+                    )
+                ),
+                *(
+                    f"test_a_drawn_checkpoint_makes_equal_images_or_is_refused[{seed}]"
+                    for seed in (17, 25, 27, 30)
+                ),
+            ],
+        ),
+    ],
+    "unit/engine/test_ensemble.py": [
+        Long(
+            "test_the_base_leaves_the_latents_of_diffusers_with_every_scheduler",
+            [
+                "test_the_refiner_goes_on_as_that_of_diffusers_with_every_scheduler",
+                "test_jobs_with_images_and_with_latents_share_a_batch",
+            ],
+        ),
+    ],
+    "unit/engine/test_executable_cache.py": [
+        Long(
+            "test_the_second_start_compiles_nothing, with one small program",
+            [
+                "test_a_new_host_loads_every_program_from_the_store_and_generates_equal_images",
+            ],
+        ),
+    ],
+    "unit/engine/test_host_plan.py": [
+        Long(
+            "other tests of the module count the same layers",
+            [
+                "test_each_further_chunk_of_prompts_needs_keys_and_values_of_every_layer",
+                "test_stable_diffusion_in_float32_fits_v2_only_with_two_devices_a_copy",
+            ],
+        ),
+    ],
+    "unit/engine/test_image_models.py": [
+        Long(
+            "test_known_checkpoints.py has an image of timbrooks/instruct-pix2pix",
+            ["test_images_of_both_policies_depend_on_their_own_image_only"],
+        ),
+    ],
+    "unit/engine/test_init_images.py": [
+        Long(
+            "one of the three checkpoints stays",
+            ["test_images_from_init_images_equal_those_of_diffusers"],
+            but=[FIRST],
+        ),
+    ],
+    "unit/engine/test_job_loras.py": [
+        Long(
+            "the same in a batch on one device stays",
+            [
+                "test_mixtures_that_enter_and_leave_a_stream_equal_themselves_alone",
+                "test_a_model_on_several_devices_computes_the_same",
+            ],
+        ),
+    ],
+    "unit/engine/test_known_checkpoints.py": [
+        Long(
+            "the three checkpoints of `oracle`, these two, and test_ensemble.py have their parts",
+            [_KNOWN],
+            but=[f"{_KNOWN}[nota-ai/bk-sdm-tiny]", f"{_KNOWN}[timbrooks/instruct-pix2pix]"],
+        ),
+        Long("an SD 1 and an SDXL stay", [_SHAPES], but=[FIRST, f"{_SHAPES}[segmind/SSD-1B]"]),
+    ],
+    "unit/engine/test_large_convolution.py": [
+        Long(
+            "one of the shapes stays",
+            ["test_the_kernel_normalises_convolves_and_adds", "test_the_kernel_upsamples"],
+            but=[
+                "test_the_kernel_normalises_convolves_and_adds[128-128-2]",
+                "test_the_kernel_upsamples[160-2]",
+            ],
+        ),
+    ],
+    "unit/engine/test_load_engine.py": [
+        Long(
+            "the same in the decoder stays",
+            [
+                "test_finite_weights_that_overflow_are_refused_before_the_worker_is_ready"
+                "[encoder.conv_in.weight-the autoencoder's encoder]",
+            ],
+        ),
+    ],
+    "unit/engine/test_merged_loras.py": [
+        Long(
+            "the LoRA of every layer of Stable Diffusion 1 stays",
+            [
+                "test_a_job_computes_what_the_merged_model_computes",
+                "test_a_lora_of_every_layer_computes_what_the_merged_model_computes",
+            ],
+            but=["test_a_lora_of_every_layer_computes_what_the_merged_model_computes[older]"],
+        ),
+    ],
+    "unit/engine/test_mesh.py": [
+        Long(
+            "test_each_part_of_a_weight_is_read_once splits a weight over devices",
+            ["test_devices_that_share_weights_hold_half_and_generate_the_same_images"],
+        ),
+    ],
+    "unit/engine/test_models.py": [
+        Long(
+            "the same of Stable Diffusion 1 and 2 stays",
+            ["test_the_unet_and_each_of_its_blocks_compute_the_same_feature_maps[xl]"],
+        ),
+    ],
+    "unit/engine/test_one_image_at_a_time.py": [
+        Long(
+            "test_decoded_images_are_those_of_all_slots_at_once",
+            ["test_devices_exchange_nothing_for_it"],
+        ),
+    ],
+    "unit/engine/test_outline_lora.py": [
+        Long(
+            "test_job_loras.py and test_merged_loras.py, with a tiny model",
+            [
+                "test_the_shapes_of_jobs_with_the_lora_are_hollow_and_those_beside_them_are_not",
+                "test_the_images_equal_those_of_diffusers_with_peft",
+            ],
+        ),
+    ],
+    "unit/engine/test_packed_attention.py": [
+        Long(
+            "one of the shapes and one of the packings stay",
+            ["test_the_kernel_is_the_formula", "test_a_layer_with_packed_heads_is_the_same_layer"],
+            but=[
+                "test_the_kernel_is_the_formula[256-256-256-packing1]",
+                "test_a_layer_with_packed_heads_is_the_same_layer[packing2-True]",
+            ],
+        ),
+    ],
+    "unit/engine/test_pipeline.py": [
+        Long(
+            "other tests of the module run eight devices; test_streams.py runs one",
+            ["test_an_image_is_the_same_on_any_number_of_devices"],
+        ),
+    ],
+    "unit/engine/test_prompt_weighting.py": [
+        Long(
+            "test_the_unet_attends_to_the_chunks_of_a_prompt_and_to_no_others",
+            [
+                "test_prompts_of_other_lengths_share_a_batch_and_each_is_bit_equal_to_itself_alone",
+                "test_prompts_with_weights_run_in_a_stream",
+                "test_a_prompt_without_weights_has_the_states_of_the_plain_prompt_exactly[xl]",
+                "test_sdxl_weighs_the_states_of_each_encoder_and_pools_the_first_chunk",
+            ],
+        ),
+    ],
+    "unit/engine/test_safety.py": [
+        Long(
+            "test_the_same_images_are_flagged_as_in_diffusers, without generating them",
+            [
+                "test_a_flagged_image_is_black_and_reported",
+                "test_a_checker_that_is_turned_off_flags_nothing",
+            ],
+        ),
+        Long("one of the sizes stays", ["test_images_are_resized_as_by_pillow"], but=[FIRST]),
+    ],
+    "unit/engine/test_schedulers.py": [
+        Long(
+            "one of the spacings stays",
+            ["test_every_scheduler_runs_with_any_possible_step_count"],
+            but=[FIRST],
+        ),
+    ],
+    "unit/engine/test_streams.py": [
+        Long(
+            "the other tests of the module run one stream",
+            ["test_streams_share_the_executables_of_the_first"],
+        ),
+    ],
+    "unit/engine/test_textual_inversions.py": [
+        Long(
+            "the same of Stable Diffusion 1 stays",
+            [
+                "test_images_equal_those_of_diffusers",
+                "test_ids_and_states_equal_those_of_diffusers",
+            ],
+            but=[
+                "test_images_equal_those_of_diffusers[older]",
+                "test_ids_and_states_equal_those_of_diffusers[older]",
+                "test_ids_and_states_equal_those_of_diffusers[newer]",
+            ],
+        ),
+        Long(
+            "test_executable_cache.py",
+            ["test_programs_compiled_ahead_are_those_of_a_worker_with_the_same_tokens"],
+        ),
+    ],
+}
+OTHERS: Final[Mapping[str, Sequence[Long]]] = {
+    "tpu/test_compiler.py": [
+        Long("it needs the TPU compiler, a download of 684 MB; tests/unit interprets", [EVERY]),
+    ],
+    "tpu/test_convolutions.py": [
+        Long("it needs the TPU compiler, a download of 684 MB; tests/unit interprets", [EVERY]),
+    ],
+    "unit/test_gcloud_commands.py": [
+        Long("528 starts of gcloud; tests/unit/test_document_links.py reads the pages", [EVERY]),
+    ],
+    "unit/test_judge.py": [
+        Long(
+            "test_each_attribute_is_judged_separately",
+            [
+                "test_the_judge_is_right_on_at_least_99_in_100_drawn_scenes",
+                "test_the_judge_is_right_on_noisy_images",
+            ],
+        ),
+    ],
+    "unit/test_plan_command.py": [
+        Long(
+            "tests/unit/engine/test_host_plan.py has the plans, the other tests the command",
+            ["test_a_folder_without_weights_is_planned_as_a_table_and_as_json"],
+        ),
+    ],
+}
