@@ -12,6 +12,8 @@ TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformer
 PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 LONGEST = tests/integration/test_worker_process.py
 WITH_SERVERS = -n 3 tests/chaos tests/fuzz $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/integration/test_*.py))
+# Two sets of tests at once print their lines one after the other, where make can do so (macOS has 3.81).
+WHOLE_OUTPUT = $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
 WITHOUT_SERVERS = -n 2 tests/unit/engine/test_known_checkpoints.py tests/unit
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
@@ -20,7 +22,7 @@ RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --p
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help archive demo test check lint format types contracts unit servers long bench bulk-chaos chaos chaos-stock fuzz gpu parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
+.PHONY: help archive demo test check lint format types contracts unit servers long long-servers long-computing bench bulk-chaos chaos chaos-stock fuzz gpu parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -58,9 +60,14 @@ servers: $(VENV)/.dev ## the short tests that start servers
 	$(PYTEST) --durations=10 $(WITH_SERVERS)
 
 long: $(VENV)/.dev ## the other tests, listed in tests/long_tests; downloads the TPU compiler, 684 MB
-	$(PYTEST) --durations=20 -m long $(WITH_SERVERS)
-	$(PYTEST) --durations=20 -m long $(WITHOUT_SERVERS)
 	@$(MAKE) --no-print-directory .libtpu/.installed || echo "the tests of the TPU compiler will be skipped"
+	$(MAKE) --no-print-directory -j 2 $(WHOLE_OUTPUT) long-servers long-computing
+
+long-servers:
+	$(PYTEST) --durations=10 -m long $(WITH_SERVERS)
+
+long-computing:
+	$(PYTEST) --durations=10 -m long $(WITHOUT_SERVERS)
 	$(PYTEST) --durations=10 -m long -n 2 --dist load tests/tpu
 
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON

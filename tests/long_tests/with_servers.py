@@ -34,7 +34,7 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
             but=[FIRST],
         ),
         Long(
-            "test_bulk_worker.py kills workers between the same writes",
+            "test_a_shard_that_finished_after_it_was_verified_is_not_repaired repairs, too",
             ["test_an_interrupted_repair_leaves_no_finished_shard_without_its_files"],
         ),
     ],
@@ -50,7 +50,7 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_bulk_destinations.py": [
         Long(
-            "tests/unit has the rules of destinations",
+            "tests/unit/bulk_worker/test_destinations.py has the rules",
             ["test_a_worker_does_not_connect_to_an_endpoint_that_only_the_producer_names"],
         ),
     ],
@@ -287,7 +287,7 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_hostile_messages.py": [
         Long(
-            "tests/unit reads newer messages",
+            "test_a_newer_message_that_cannot_be_postponed_costs_only_this_message",
             ["test_a_newer_message_waits_for_a_newer_worker_until_its_time_is_over"],
         ),
         Long(

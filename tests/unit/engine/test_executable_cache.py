@@ -252,16 +252,12 @@ def test_the_fingerprint_covers_all_source_files_of_the_engine(
     fingerprint = environment(placement)
     monkeypatch.setattr(executable_cache, "ENGINE_FOLDER", copy)
     assert environment(placement) == fingerprint
-    for name in (
-        "kernels/attention.py",
-        "families/stable_diffusion/unet.py",
-        "schedulers/ddim.py",
-        "sampling/programs.py",
-    ):
-        source = (copy / name).read_bytes()
-        (copy / name).write_bytes(source + b"\n")
+    for name in ("attention.py", "unet.py", "ddim.py", "weights.py"):
+        [file] = copy.rglob(name)
+        source = file.read_bytes()
+        file.write_bytes(source + b"\n")
         assert environment(placement) != fingerprint, name
-        (copy / name).write_bytes(source)
+        file.write_bytes(source)
 
 
 def _engine(cache_dir: Path, store: ObjectStore | None) -> DiffusionEngine:
