@@ -11,24 +11,24 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
-from imagefleet.worker.engine.families.family import Model
+from imagefleet.worker.engine.families.family import FamilyModel
 
 RANK: Final = 16
 _LAYERS: Final = (".to_q", ".to_k", ".to_v", ".to_out.0")
 """Those that diffusers' training script of LoRA adds to."""
 
 
-def write_lora(path: Path, model: Model) -> None:
+def write_lora(path: Path, model: FamilyModel) -> None:
     """Write a file of rank `RANK`."""
     save_file(_tensors(model), path)
 
 
-def count_numbers(model: Model) -> int:
+def count_numbers(model: FamilyModel) -> int:
     """Return how many numbers the file has."""
     return sum(tensor.size for tensor in _tensors(model).values())
 
 
-def _tensors(model: Model) -> dict[str, np.ndarray[Any, Any]]:
+def _tensors(model: FamilyModel) -> dict[str, np.ndarray[Any, Any]]:
     tensors = {}
     for entry in weight_entries(model.networks()["unet"]):
         layer = entry.key.removesuffix(".weight")

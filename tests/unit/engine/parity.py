@@ -18,7 +18,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.contract.interface import ImageSpec
-from imagefleet.worker.engine.families.family import Model
+from imagefleet.worker.engine.families.family import FamilyModel
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.families.stable_diffusion.denoiser import StableDiffusionDenoiser
 from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
@@ -92,7 +92,7 @@ def read_model(files: CheckpointFiles, *, safety_checker: bool = True) -> Stable
 
 
 def load_in_float32(
-    files: CheckpointFiles, model: Model | None = None, options: ModelOptions | None = None
+    files: CheckpointFiles, model: FamilyModel | None = None, options: ModelOptions | None = None
 ) -> tuple[DiffusionPrograms, Weights]:
     """Load the networks of a checkpoint on one device. No model: as its configs say."""
     model = model or read_model(files)

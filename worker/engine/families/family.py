@@ -1,7 +1,7 @@
 """Define what a family of models is to the rest of the engine.
 
 A family is a folder beside this file: configs, networks, prompts, names of weights, memory. The
-loader asks it for a `Model`, and everything that differs between families is behind these two
+loader asks it for a `FamilyModel`, and everything that differs between families is behind these two
 protocols. `registry.py` lists the families. `sampling.denoiser.Denoiser` is their part of the
 programs.
 """
@@ -32,7 +32,7 @@ from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
 
 
-class Model(Protocol):
+class FamilyModel(Protocol):
     """It is what the configs of one checkpoint say. It holds no weights and uses no devices."""
 
     @property
@@ -174,7 +174,7 @@ class Family(Protocol):
             The id that diffusers chooses. None: the file is of another family.
         """
 
-    def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> Model:
+    def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> FamilyModel:
         """Read and check the configs of a checkpoint of this family.
 
         Args:

@@ -5,7 +5,7 @@ from typing import Final
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
-from imagefleet.worker.engine.families.family import Family, Model
+from imagefleet.worker.engine.families.family import Family, FamilyModel
 from imagefleet.worker.engine.families.stable_diffusion.family import STABLE_DIFFUSION
 
 FAMILIES: Final[tuple[Family, ...]] = (STABLE_DIFFUSION,)
@@ -28,7 +28,7 @@ def family_of(files: CheckpointFiles) -> Family:
     raise CheckpointError(f"{INDEX}: _class_name is {name!r}; this engine runs {known}")
 
 
-def read_configs(files: CheckpointFiles, *, safety_checker: bool = True) -> Model:
+def read_configs(files: CheckpointFiles, *, safety_checker: bool = True) -> FamilyModel:
     """Read the configs of a checkpoint of any family.
 
     Args:

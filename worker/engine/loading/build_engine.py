@@ -21,7 +21,7 @@ from imagefleet.worker.engine.checkpoint.weights import (
 )
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.contract.interface import ModelInfo, Shape
-from imagefleet.worker.engine.families.family import Model
+from imagefleet.worker.engine.families.family import FamilyModel
 from imagefleet.worker.engine.loading.abstract_weights import place_factors
 from imagefleet.worker.engine.loading.find_checkpoint import ModelIdentity
 from imagefleet.worker.engine.loading.memory_need import memory_need
@@ -98,7 +98,7 @@ def build_engine(
 
 def load_networks(
     files: CheckpointFiles,
-    model: Model,
+    model: FamilyModel,
     placement: Placement,
     workload: Workload,
     shapes: tuple[Shape, ...] = (),

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.family import Model
+from imagefleet.worker.engine.families.family import FamilyModel
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.loading.memory_need import memory_need
@@ -136,7 +136,7 @@ def image_seconds(flops: ImageFlops, host: TpuHost, steps: int) -> float:
 class _Planner:
     """The planner knows what all batches have in common."""
 
-    source: Model
+    source: FamilyModel
     networks: Mapping[str, nnx.Module]
     host: TpuHost
     dtype: np.dtype[Any]

@@ -13,13 +13,13 @@ from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.family import Model
+from imagefleet.worker.engine.families.family import FamilyModel
 from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload
 from imagefleet.worker.engine.placement.mesh import split_axis
 
 
 def memory_need(
-    model: Model,
+    model: FamilyModel,
     networks: Mapping[str, nnx.Module],
     shapes: Sequence[Shape],
     workload: Workload,

@@ -16,7 +16,7 @@ import numpy as np
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.family import Model
+from imagefleet.worker.engine.families.family import FamilyModel
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.options.model_options import ModelOptions
@@ -36,7 +36,7 @@ class ModelSetup:
     """It has what is known of a model before its weights are read."""
 
     files: CheckpointFiles
-    model: Model
+    model: FamilyModel
     """It includes the textual inversions."""
     shapes: tuple[Shape, ...]
     """They are the declared shapes, or the native one."""
@@ -103,7 +103,7 @@ class ModelSetup:
         return min(max_num_inference_steps, *trained)
 
 
-def default_parameters(files: CheckpointFiles, model: Model) -> tuple[int, float]:
+def default_parameters(files: CheckpointFiles, model: FamilyModel) -> tuple[int, float]:
     """Return steps and guidance from the checkpoint's `imagefleet.json`, or diffusers' defaults.
 
     Raises:
@@ -123,7 +123,7 @@ def default_parameters(files: CheckpointFiles, model: Model) -> tuple[int, float
     return steps, float(guidance)
 
 
-def choose_shapes(shapes: Sequence[Shape], model: Model) -> tuple[Shape, ...]:
+def choose_shapes(shapes: Sequence[Shape], model: FamilyModel) -> tuple[Shape, ...]:
     """Return the declared shapes, or the model's native one if there are none.
 
     Each side must be divisible by 2 as often as the networks halve it.

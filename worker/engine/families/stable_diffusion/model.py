@@ -1,4 +1,4 @@
-"""Describe one model of the family Stable Diffusion by its configs: see `families.family.Model`."""
+"""Describe one model of the family Stable Diffusion by its configs: see `families.family.FamilyModel`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
