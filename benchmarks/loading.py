@@ -43,7 +43,7 @@ def write(folder: Path) -> None:
     from imagefleet.worker.engine.checkpoint.weights import weight_entries
     from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
     from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
-    from imagefleet.worker.engine.networks.abstract import abstract_network
+    from imagefleet.worker.engine.networks.abstract_network import abstract_network
 
     draw = np.random.default_rng(0).standard_normal
     network = abstract_network(UNet, UNetConfig.from_json(CONFIG))
@@ -88,7 +88,7 @@ def load(folder: Path, mesh: str) -> None:
     from imagefleet.worker.engine.checkpoint.weights import WeightMapping
     from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
     from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
-    from imagefleet.worker.engine.networks.abstract import abstract_network
+    from imagefleet.worker.engine.networks.abstract_network import abstract_network
     from imagefleet.worker.engine.options.mesh_spec import MeshSpec
     from imagefleet.worker.engine.placement.mesh import Placement, start_backend
 

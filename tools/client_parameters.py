@@ -7,7 +7,7 @@ Type checkers read `producer/client/parameters.py`, so it cannot be built at run
 import textwrap
 from pathlib import Path
 
-from imagefleet.shared.jobs.parameter_table import PARAMETERS, kind
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, kind
 
 FILE = Path(__file__).parents[1] / "producer" / "client" / "parameters.py"
 _CLASS = """class JobParameters(TypedDict, total=False):

@@ -10,7 +10,7 @@ from typing import Final
 
 from imagefleet.producer.bulk.copied_columns import RowRejected, escape_surrogates
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs.parameter_table import ROW_PARAMETERS
+from imagefleet.shared.jobs.parameter_lookups import ROW_PARAMETERS
 from imagefleet.shared.jobs.request import JobRequest
 
 _COLUMNS: Final = ("prompt", *ROW_PARAMETERS, "seed", "height", "width", "model")

@@ -16,7 +16,7 @@ from imagefleet.shared.bulk.plan import BulkFormat, RowParameters
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_whole_number
 from imagefleet.shared.jobs.model import ImageFormat
-from imagefleet.shared.jobs.parameter_table import PARAMETERS, ROW_PARAMETERS, default_of
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, ROW_PARAMETERS, default_of
 from imagefleet.shared.jobs.request import JobRequest
 
 DEFAULT_SHARD_SIZE: Final = 1_000

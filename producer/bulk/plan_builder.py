@@ -25,7 +25,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_whole_number
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.jobs.parameter_table import ROW_COUNTS
+from imagefleet.shared.jobs.parameter_lookups import ROW_COUNTS
 
 MAX_SHARD_SIZE: Final = 100_000
 

@@ -4,7 +4,7 @@ import math
 from contextlib import suppress
 from typing import Final
 
-from imagefleet.shared.jobs.parameter_table import PARAMETERS, kind
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, kind
 
 _KINDS: Final = {name: kind(name) for name in PARAMETERS}
 

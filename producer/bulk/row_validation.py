@@ -23,7 +23,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.jobs.parameter_table import (
+from imagefleet.shared.jobs.parameter_lookups import (
     PARAMETERS,
     ROW_COUNTS,
     ROW_PARAMETERS,

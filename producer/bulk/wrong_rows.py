@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from imagefleet.shared.bulk.plan import Plan, ShardRow
-from imagefleet.shared.jobs.parameter_table import PARAMETERS, ROW_PARAMETERS
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, ROW_PARAMETERS
 
 _CHOSEN_PARAMETERS: Final = tuple(
     name

@@ -16,7 +16,7 @@ from imagefleet.producer.commands.output import echo, echo_json, json_option
 from imagefleet.producer.commands.parameter_options import parameter_options
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.model import ImageFormat
-from imagefleet.shared.jobs.parameter_table import PARAMETERS, ROW_PARAMETERS
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, ROW_PARAMETERS
 from imagefleet.shared.text.printable import counted
 
 _PARAMETERS: Final = frozenset({*ROW_PARAMETERS, "height", "width", "model"})

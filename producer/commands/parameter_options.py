@@ -16,7 +16,7 @@ import click
 from imagefleet.producer.connection.input_images import INPUT_FIELDS, path_or_address
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.lora_scales import parse_pairs
-from imagefleet.shared.jobs.parameter_table import PARAMETERS, kind
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, kind
 from imagefleet.shared.text.durations import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -16,7 +16,7 @@ from imagefleet.producer.commands.parameter_options import parameter_options
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
 from imagefleet.producer.connection.input_images import INPUT_FIELDS, NOT_YET_UPLOADED
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
-from imagefleet.shared.jobs.parameter_table import PARAMETERS
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 from imagefleet.shared.jobs.request import JobRequest
 
 

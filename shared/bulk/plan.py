@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from imagefleet.shared.errors import PlanDamaged
 from imagefleet.shared.jobs.model import ImageFormat, Model, QueueSafeName
-from imagefleet.shared.jobs.parameter_table import (
+from imagefleet.shared.jobs.parameter_lookups import (
     PARAMETERS,
     ROW_COUNTS,
     ROW_PARAMETERS,

@@ -16,7 +16,7 @@ from imagefleet.shared.errors import MessageRejected
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, task_message
 from imagefleet.shared.jobs.message_arguments import wrong_version
 from imagefleet.shared.jobs.model import Model
-from imagefleet.shared.jobs.parameter_table import (
+from imagefleet.shared.jobs.parameter_lookups import (
     NEWEST_ROWS_VERSION,
     PARAMETERS,
     ROW_PARAMETERS,

@@ -8,7 +8,7 @@ from typing import Any, Final
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.parameter import Parameter
-from imagefleet.shared.jobs.parameter_table import PARAMETERS, is_used
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, is_used
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.text.printable import counted

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from imagefleet.shared.errors import MessageRejected, NewerMessage
-from imagefleet.shared.jobs.parameter_table import NEWEST_VERSION, PARAMETERS, is_used
+from imagefleet.shared.jobs.parameter_lookups import NEWEST_VERSION, PARAMETERS, is_used
 from imagefleet.shared.jobs.request import JobRequest
 
 UNREADABLE_PROMPT: Final = "(the prompt cannot be read)"

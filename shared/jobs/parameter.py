@@ -1,7 +1,7 @@
 """Define a row of the table of job parameters: what the fleet knows of one beside its type.
 
 The rows stand on the fields of `shared.jobs.request.JobRequest`, in `Annotated[type, Parameter]`.
-`shared.jobs.parameter_table` reads them; everything that treats all parameters alike loops over
+`shared.jobs.parameter_lookups` reads them; everything that treats all parameters alike loops over
 that table.
 """
 

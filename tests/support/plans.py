@@ -11,7 +11,7 @@ from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.shared.bulk.file_layout import plan_key
 from imagefleet.shared.bulk.plan import Plan, ShardRow
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.jobs.parameter_table import ROW_COUNTS
+from imagefleet.shared.jobs.parameter_lookups import ROW_COUNTS
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
 

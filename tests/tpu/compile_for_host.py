@@ -29,7 +29,7 @@ from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.stable_diffusion.attention_layers import attention_layers
 from imagefleet.worker.engine.families.stable_diffusion.family import STABLE_DIFFUSION
 from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
-from imagefleet.worker.engine.families.stable_diffusion.transformer import (
+from imagefleet.worker.engine.families.stable_diffusion.unet_transformer import (
     ContextKV,
     TransformerBlock,
 )

@@ -14,7 +14,7 @@ from imagefleet.shared.bulk.plan import Plan, RowParameters
 from imagefleet.shared.jobs import message_arguments
 from imagefleet.shared.jobs.message_arguments import pack
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.jobs.parameter_table import (
+from imagefleet.shared.jobs.parameter_lookups import (
     PARAMETERS,
     ROW_COUNTS,
     ROW_PARAMETERS,

@@ -25,7 +25,7 @@ from imagefleet.worker.engine.checkpoint.weights import (
 )
 from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
-from imagefleet.worker.engine.networks.abstract import abstract_network
+from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.placement.mesh import Placement, start_backend
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
-from imagefleet.worker.engine.families.family import FamilyModel
+from imagefleet.worker.engine.families.family_protocol import FamilyModel
 
 RANK: Final = 16
 _LAYERS: Final = (".to_q", ".to_k", ".to_v", ".to_out.0")

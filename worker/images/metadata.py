@@ -14,7 +14,7 @@ from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Final
 
-from imagefleet.shared.jobs.parameter_table import PARAMETERS, is_used
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, is_used
 from imagefleet.shared.storage import StoredObject
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.contract.sampling import Sampling

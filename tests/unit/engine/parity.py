@@ -18,7 +18,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.contract.interface import ImageSpec
-from imagefleet.worker.engine.families.family import FamilyModel
+from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.families.stable_diffusion.denoiser import StableDiffusionDenoiser
 from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
@@ -32,7 +32,7 @@ from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitLatents, Weights
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
-from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
+from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 from tools.parity.known.checkpoints import KnownCheckpoint
 from tools.parity.known.write import write_configs, write_weights
 

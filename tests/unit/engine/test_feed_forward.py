@@ -12,8 +12,8 @@ import pytest
 from flax import nnx
 from jax.experimental.pallas import tpu as pltpu
 
-from imagefleet.worker.engine.families.stable_diffusion import transformer
-from imagefleet.worker.engine.families.stable_diffusion.transformer import FeedForward
+from imagefleet.worker.engine.families.stable_diffusion import unet_transformer as transformer
+from imagefleet.worker.engine.families.stable_diffusion.unet_transformer import FeedForward
 from imagefleet.worker.engine.kernels import feed_forward, feed_forward_spec
 from imagefleet.worker.engine.kernels.feed_forward import uses_kernel
 from imagefleet.worker.engine.kernels.feed_forward_spec import block_pixels

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from imagefleet.worker.engine.networks.abstract import abstract_network
+from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.clip_text import ClipText
 from tests.unit.engine.parity import Oracle, by_encoder, worst
 

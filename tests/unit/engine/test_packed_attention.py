@@ -12,8 +12,8 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from imagefleet.worker.engine.checkpoint.job_loras import StackedFactors
-from imagefleet.worker.engine.families.stable_diffusion import transformer
-from imagefleet.worker.engine.families.stable_diffusion.transformer import Attention
+from imagefleet.worker.engine.families.stable_diffusion import unet_transformer as transformer
+from imagefleet.worker.engine.families.stable_diffusion.unet_transformer import Attention
 from imagefleet.worker.engine.kernels import packed_attention, packed_attention_kernel
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.kernels.attention_backend import Backend

@@ -19,7 +19,7 @@ from imagefleet.worker.engine.families.stable_diffusion.prompt_chunks import use
 from imagefleet.worker.engine.families.stable_diffusion.prompt_encoder import EncodedPrompt
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.tokenizers.clip import PromptChunks
+from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptChunks
 from tests.unit.engine.parity import FOLDER, SPEC, Oracle, by_encoder, load_older, token_ids, worst
 from tools.parity.weighted_prompts import CASES, LONG, MAX_CHUNKS
 

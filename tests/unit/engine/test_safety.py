@@ -21,7 +21,7 @@ from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_c
 from imagefleet.worker.engine.contract.interface import ImageSpec, RunningBatch, Shape
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.loading.load_engine import load_engine
-from imagefleet.worker.engine.networks.abstract import abstract_network
+from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.safety import (
     ImageProcessorConfig,
     SafetyChecker,

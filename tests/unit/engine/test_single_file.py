@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
-from imagefleet.worker.engine.families.stable_diffusion.original_format import base_model
+from imagefleet.worker.engine.families.stable_diffusion.single_file_keys import base_model
 from imagefleet.worker.engine.loading.find_checkpoint import (
     ModelIdentity,
     find_checkpoint,

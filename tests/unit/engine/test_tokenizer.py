@@ -11,8 +11,9 @@ import pytest
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer, PromptTokenizer
+from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer
 from imagefleet.worker.engine.tokenizers.clip_files import TokenizerFiles
+from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle, read_model
 
 

@@ -19,7 +19,7 @@ from imagefleet.worker.engine.checkpoint.config_reader import Json
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
-from imagefleet.worker.engine.networks.abstract import abstract_network
+from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.clip_text import ClipText, ClipTextConfig
 from imagefleet.worker.engine.networks.safety import SafetyChecker, SafetyConfig
 from imagefleet.worker.engine.networks.vae import Vae, VaeConfig

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from imagefleet.worker.engine.families.stable_diffusion.original_format import UNET_PREFIX, origins
+from imagefleet.worker.engine.families.stable_diffusion.single_file_keys import UNET_PREFIX, origins
 from tools.parity.fuzz.draft import UNET, Draft, Tensors
 
 DROPPED: Final = ("add_embedding.linear_1", "add_embedding.linear_2")

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from imagefleet.worker.engine.checkpoint.single_file import Origin
-from imagefleet.worker.engine.families.stable_diffusion.original_format import (
+from imagefleet.worker.engine.families.stable_diffusion.single_file_keys import (
     CLIP_PREFIXES,
     OPEN_CLIP_PREFIXES,
     origins,

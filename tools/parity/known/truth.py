@@ -17,7 +17,7 @@ from diffusers.loaders import single_file_utils
 from PIL import Image
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from imagefleet.worker.engine.families.stable_diffusion.original_format import (
+from imagefleet.worker.engine.families.stable_diffusion.single_file_keys import (
     CLIP_PREFIXES,
     OPEN_CLIP_PREFIXES,
 )

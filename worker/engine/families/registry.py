@@ -5,7 +5,7 @@ from typing import Final
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
-from imagefleet.worker.engine.families.family import Family, FamilyModel
+from imagefleet.worker.engine.families.family_protocol import Family, FamilyModel
 from imagefleet.worker.engine.families.stable_diffusion.family import STABLE_DIFFUSION
 
 FAMILIES: Final[tuple[Family, ...]] = (STABLE_DIFFUSION,)

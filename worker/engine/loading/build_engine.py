@@ -21,7 +21,7 @@ from imagefleet.worker.engine.checkpoint.weights import (
 )
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.contract.interface import ModelInfo, Shape
-from imagefleet.worker.engine.families.family import FamilyModel
+from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.loading.abstract_weights import place_factors
 from imagefleet.worker.engine.loading.find_checkpoint import ModelIdentity
 from imagefleet.worker.engine.loading.memory_need import memory_need

@@ -22,7 +22,7 @@ from imagefleet.worker.engine.compile.private_folder import make_private
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
 from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.family import FamilyModel
+from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.loading.abstract_weights import abstract_factors, abstract_weights
 from imagefleet.worker.engine.loading.build_engine import trained_shapes
 from imagefleet.worker.engine.loading.find_checkpoint import find_checkpoint

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.family import FamilyModel
+from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.loading.memory_need import memory_need

@@ -13,7 +13,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.family import FamilyModel
+from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload
 from imagefleet.worker.engine.placement.mesh import split_axis
 

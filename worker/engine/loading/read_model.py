@@ -16,12 +16,12 @@ import numpy as np
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.family import FamilyModel
+from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.schedulers import registry
-from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
+from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from flax import nnx
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
 from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.networks.blocks import LayerNorm, embedding, linear
-from imagefleet.worker.engine.networks.clip import ACTIVATIONS, EncoderLayer
+from imagefleet.worker.engine.networks.clip_layer import ACTIVATIONS, EncoderLayer
 
 _LEGACY_EOS_TOKEN_ID: Final = 2
 """Configs older than transformers 4.31 have this `eos_token_id`. It is wrong: in those models the

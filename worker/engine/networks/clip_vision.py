@@ -13,7 +13,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
 from imagefleet.worker.engine.networks.blocks import LayerNorm, conv, embedding
-from imagefleet.worker.engine.networks.clip import ACTIVATIONS, EncoderLayer
+from imagefleet.worker.engine.networks.clip_layer import ACTIVATIONS, EncoderLayer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.sampling.step_tables import StepTables
 from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
-from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
+from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from imagefleet.worker.engine.sampling.latent_preview import colour_chart, fit_r
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.sampling.step_tables import StepTables
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
-from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
+from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from imagefleet.worker.engine.sampling.arrays import (
     SamplerState,
     Weights,
 )
-from imagefleet.worker.engine.sampling.denoiser import Denoiser
+from imagefleet.worker.engine.sampling.denoiser_protocol import Denoiser
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.sampling.noise import NoiseUse, fold_in, image_key, normal
 from imagefleet.worker.engine.schedulers import coefficients

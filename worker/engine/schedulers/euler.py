@@ -6,6 +6,11 @@ the scaled samples. In that form, an Euler step is a DDIM step between interpola
 """
 
 from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row
+from imagefleet.worker.engine.schedulers.k_diffusion_levels import (
+    make_sigma_table,
+    sigma_levels,
+    sigma_timesteps,
+)
 from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
     NoiseLevel,
@@ -14,11 +19,6 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
     training_ratios,
 )
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
-from imagefleet.worker.engine.schedulers.sigma_levels import (
-    make_sigma_table,
-    sigma_levels,
-    sigma_timesteps,
-)
 
 
 def euler(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:

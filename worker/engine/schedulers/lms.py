@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row
+from imagefleet.worker.engine.schedulers.k_diffusion_levels import make_sigma_table, sigma_levels
 from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, eps_from_output
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
-from imagefleet.worker.engine.schedulers.sigma_levels import make_sigma_table, sigma_levels
 
 _ORDER: Final = 4
 

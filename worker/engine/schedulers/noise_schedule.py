@@ -1,7 +1,8 @@
 """Read the noise schedule of a model from its checkpoint's `scheduler/scheduler_config.json`.
 
 Input: that config. Output: the cumulative alphas of training, the timesteps for a step count, and
-the options of single schedulers. This module uses numpy only.
+the options of single schedulers. It has the schedules with betas and those of EDM. A family says
+which schedule a shape has (`FamilyModel.noise_schedule`). This module uses numpy only.
 """
 
 import math

@@ -16,6 +16,7 @@ from imagefleet.worker.engine.schedulers.combinations import (
     lag,
     sample_before,
 )
+from imagefleet.worker.engine.schedulers.k_diffusion_levels import make_sigma_table, sigma_levels
 from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
     NoiseLevel,
@@ -23,7 +24,6 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
     timesteps_at,
 )
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
-from imagefleet.worker.engine.schedulers.sigma_levels import make_sigma_table, sigma_levels
 
 
 class _Rows:

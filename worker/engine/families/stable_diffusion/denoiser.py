@@ -1,7 +1,7 @@
 """Encode prompts and run the UNet of Stable Diffusion, in all slots of a batch.
 
 Input: weights and the arrays of a batch. Output: the context of the prompts, and the UNet's
-prediction after guidance. See `sampling.denoiser.Denoiser`.
+prediction after guidance. See `Denoiser` in `sampling/denoiser_protocol.py`.
 
 Axes: b slots, 2 the negative prompt and the prompt, r rows of the UNet's batch for a slot, h w
 latent size, c latent channels.

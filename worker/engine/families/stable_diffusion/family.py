@@ -1,4 +1,4 @@
-"""Stable Diffusion 1, 2 and XL and their relatives, as a family: see `families.family.Family`."""
+"""Stable Diffusion 1, 2 and XL and their relatives, as a family: see `family_protocol.py`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Final
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
 from imagefleet.worker.engine.checkpoint.single_file import OriginalFormat
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.families.stable_diffusion import original_format
+from imagefleet.worker.engine.families.stable_diffusion import single_file_keys as original_format
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
 from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import (

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from imagefleet.worker.engine.families.stable_diffusion.original_format import UNET_PREFIX, origins
+from imagefleet.worker.engine.families.stable_diffusion.single_file_keys import UNET_PREFIX, origins
 
 _KOHYA_PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "unet": ("lora_unet_",),

@@ -1,4 +1,4 @@
-"""Describe one model of the family Stable Diffusion by its configs: see `families.family.FamilyModel`."""
+"""Describe one model of Stable Diffusion by its configs: see `FamilyModel`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,8 +18,8 @@ from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.families.stable_diffusion.denoiser import StableDiffusionDenoiser
 from imagefleet.worker.engine.families.stable_diffusion.flops import image_flops
 from imagefleet.worker.engine.families.stable_diffusion.lora_names import LORA_NAMES
-from imagefleet.worker.engine.families.stable_diffusion.memory import workspace_bytes
 from imagefleet.worker.engine.families.stable_diffusion.prompt_encoder import PromptEncoder
+from imagefleet.worker.engine.families.stable_diffusion.prompt_tokenizer import load_tokenizer
 from imagefleet.worker.engine.families.stable_diffusion.textual_inversion import (
     ExtendedEmbedding,
     VectorsById,
@@ -27,7 +27,8 @@ from imagefleet.worker.engine.families.stable_diffusion.textual_inversion import
     read_textual_inversions,
 )
 from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
-from imagefleet.worker.engine.networks.abstract import abstract_network
+from imagefleet.worker.engine.families.stable_diffusion.workspace import workspace_bytes
+from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.clip_text import ClipText
 from imagefleet.worker.engine.networks.latent_scale import LatentScale
 from imagefleet.worker.engine.networks.matmul_flops import ImageFlops
@@ -41,7 +42,7 @@ from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.sampling.arrays import Weights
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
-from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer, PromptTokenizer
+from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 _UNET: Final = "unet"
 _VAE: Final = "vae"
@@ -99,16 +100,7 @@ class StableDiffusion:
         return self.configs.latent_format
 
     def load_tokenizer(self, files: CheckpointFiles) -> PromptTokenizer:
-        pipeline, tokenizers = self.configs.pipeline, []
-        for name, encoder, config in zip(
-            pipeline.tokenizers, pipeline.text_encoders, self.configs.text_encoders, strict=True
-        ):
-            tokenizer = ClipTokenizer(files, name)
-            tokenizer.require_fits(encoder, config.max_position_embeddings, config.vocab_size)
-            tokenizers.append(tokenizer)
-        prompt_tokenizer = PromptTokenizer(tokenizers)
-        prompt_tokenizer.require_equal_lengths()  # the UNet reads the states side by side
-        return prompt_tokenizer
+        return load_tokenizer(files, self.configs)
 
     def with_textual_inversions(
         self, options: Sequence[TextualInversionOption], tokenizer: PromptTokenizer

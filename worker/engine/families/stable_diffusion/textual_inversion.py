@@ -20,7 +20,7 @@ from imagefleet.worker.engine.options.textual_inversion_options import (
     LoadedInversion,
     TextualInversionOption,
 )
-from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
+from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 Floats = NDArray[np.float32]
 VectorsById = Mapping[int, Floats]

@@ -15,9 +15,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import ArrayLike
 
-from imagefleet.worker.engine.checkpoint.weights import WeightNames
-from imagefleet.worker.engine.families.stable_diffusion.transformer import BlockContext, Transformer
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
+from imagefleet.worker.engine.families.stable_diffusion.unet_transformer import (
+    BlockContext,
+    Transformer,
+)
+from imagefleet.worker.engine.families.stable_diffusion.weight_names import UNET_NAMES
 from imagefleet.worker.engine.networks.blocks import (
     GroupNorm,
     ResnetBlock,
@@ -176,14 +179,7 @@ class PromptContext(NamedTuple):
 class UNet(nnx.Module):
     """It is diffusers' UNet2DConditionModel."""
 
-    weight_names: ClassVar = WeightNames(
-        to_checkpoint=(
-            (r"\b(up|down)sampler\b", r"\1samplers.0"),
-            (r"\bto_out\b", "to_out.0"),
-            (r"\bff\.proj_in\b", "ff.net.0.proj"),
-            (r"\bff\.proj_out\b", "ff.net.2"),
-        )
-    )
+    weight_names: ClassVar = UNET_NAMES
 
     def __init__(self, config: UNetConfig) -> None:
         self.config = config

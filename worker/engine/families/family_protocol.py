@@ -2,8 +2,8 @@
 
 A family is a folder beside this file: configs, networks, prompts, names of weights, memory. The
 loader asks it for a `FamilyModel`, and everything that differs between families is behind these two
-protocols. `registry.py` lists the families. `sampling.denoiser.Denoiser` is their part of the
-programs.
+protocols. `registry.py` lists the families. Their part of the compiled programs is the `Denoiser`
+of `sampling/denoiser_protocol.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.sampling.arrays import Weights
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
-from imagefleet.worker.engine.tokenizers.clip import PromptTokenizer
+from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 
 class FamilyModel(Protocol):
