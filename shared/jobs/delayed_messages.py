@@ -17,7 +17,7 @@ _MAX_PER_CALL: Final = 100
 """Messages that one call of the script requeues. Redis serves no other client meanwhile."""
 _OLDEST: Final = 1_000
 """Messages that are requeued together, in the order in which they were due. Later ones go before
-them in their queues, if so many are due."""
+them in their queues, if this many are due."""
 
 
 class DelayedMessages:

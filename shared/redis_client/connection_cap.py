@@ -12,7 +12,7 @@ from redis.sentinel import SentinelConnectionPool
 
 
 class _Cap:
-    """Lets so many connections leave a pool at the same time. The others wait without a limit."""
+    """Lets this many connections leave a pool at the same time. The others wait without a limit."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._free_places = int(options.pop("connection_cap"))

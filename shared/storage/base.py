@@ -153,7 +153,7 @@ def delete_each(store: ObjectStore, folder: str, may_delete: Callable[[], bool])
 
 
 def check_expires(expires_s: object) -> None:
-    """Raise InvalidRequest if a presigned address cannot be valid for so many seconds."""
+    """Raise InvalidRequest if a presigned address cannot be valid for this many seconds."""
     if type(expires_s) is not int or not 1 <= expires_s <= _MAX_EXPIRES_S:
         limit = f"must be a whole number of seconds from 1 to {_MAX_EXPIRES_S:,}"
         raise InvalidRequest("expires_s", expires_s, limit)

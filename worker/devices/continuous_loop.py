@@ -38,7 +38,7 @@ _FREE_SLOTS_TIMEOUT_S: Final = 0.5
 _MIN_LEAD_STEPS: Final = 1.0
 
 NextSlots = Callable[[int, Shape | None], Sequence[Slot]]
-"""Claims up to so many slots of one shape, and prefers the given shape. It may block a moment."""
+"""Claims up to this many slots of one shape, and prefers the given shape. It may block a moment."""
 
 
 class ContinuousLoop:

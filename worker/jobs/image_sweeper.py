@@ -33,7 +33,7 @@ _MAX_FAILURES: Final = 3
 
 
 def sweep_pause_s(workers: int) -> float:
-    """Return the mean pause between two looks of one worker in a fleet of so many."""
+    """Return the mean pause between two looks of one worker in a fleet of this many."""
     return min(max(_MIN_PAUSE_S, workers * _PAUSE_PER_WORKER_S), _MAX_PAUSE_S)
 
 

@@ -25,16 +25,16 @@ MIN_INTERVAL_S: Final = 1.0
 """Seconds between two checks whether a job is cancelled, in a small fleet."""
 _MAX_INTERVAL_S: Final = 2.0
 _INTERVAL_PER_WORKER_S: Final = 0.25
-"""A worker checks its jobs every so many seconds for each worker of the fleet."""
+"""The seconds between two checks of a worker are this number times the workers of the fleet."""
 _CHECKS_PER_RECORD: Final = 2
-"""The step of a job is recorded with every so many checks. Redis writes each record to its
+"""The step of a job is recorded once in this number of checks. Redis writes each record to its
 append-only file, which costs it several times as much as a check."""
 _QUARTERS: Final = 4
 """A job gets a `progress` callback after each quarter of its steps but the last."""
 
 
 def cancel_check_interval_s(workers: int) -> float:
-    """Return the seconds between two checks whether a job is cancelled, in a fleet of so many
+    """Return the seconds between two checks whether a job is cancelled, in a fleet of this many
     workers."""
     return min(max(MIN_INTERVAL_S, workers * _INTERVAL_PER_WORKER_S), _MAX_INTERVAL_S)
 

@@ -28,7 +28,7 @@ from imagefleet.worker.queues.claimed_message import ClaimedMessage, parse_envel
 from imagefleet.worker.queues.claims import Claims
 
 _SHARD_FACTOR: Final = 6
-"""The message of a shard may have so many times the deliveries of a job's message."""
+"""The message of a shard may have this many times the deliveries of a job's message."""
 
 
 class MessageReceiver:

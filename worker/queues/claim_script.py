@@ -22,7 +22,7 @@ from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.worker.queues.claim_types import Claimed, attempt_name
 
 _NO_PAUSE_WORKERS: Final = 8
-"""So many workers need no pause: an empty claim takes Redis 0.1 to 0.2 ms."""
+"""This many workers need no pause: an empty claim takes Redis 0.1 to 0.2 ms."""
 
 
 @dataclass(kw_only=True)

@@ -1,6 +1,6 @@
 """Connect a worker to Redis, with as few connections as its threads need.
 
-Input: the settings. Output: two clients. A server serves so many workers as its `maxclients`
+Input: the settings. Output: two clients. A server serves as many workers as its `maxclients`
 allows, so each connection counts.
 """
 

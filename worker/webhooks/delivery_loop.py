@@ -33,8 +33,8 @@ _RECEIVER_GONE: Final = DeliveryOutcome(
 )
 _MAX_POLL_S: Final = 15.0
 _POLL_PER_WORKER_S: Final = 1.0
-"""A worker looks for callbacks every so many seconds for each worker of the fleet: all together
-look once a second. It looks at once for those that it has written."""
+"""The seconds between two looks of a worker are this number times the workers of the fleet: all
+together look once a second. It looks at once for those that it has written."""
 _LEASE_S: Final = 60.0
 """Longer than a try can last with a slow resolver."""
 _REDIS_RETRY_S: Final = 2.0

@@ -1,5 +1,6 @@
 """Fixtures for tests of the engine: checkpoints and warm engines."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,12 +22,29 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
     return Oracle.read(request.param)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compile_quickly() -> Iterator[None]:
+AS_WORKERS_DO = (
+    *("clip_skip", "job_loras", "mesh", "one_image_at_a_time"),
+    *("pipeline", "prompt_weighting", "streams"),
+)
+"""Modules about images that must be equal bit for bit. Their tests in `make long` compile as
+workers do, because equality depends on XLA's optimisations."""
+_VARIABLE = "JAX_DISABLE_MOST_OPTIMIZATIONS"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compile_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compile without most optimisations: programs of tests run for a few steps each, and XLA needs
     a third of the time. Workers of other tests compile as in production."""
+    name = request.module.__name__.rpartition(".test_")[2]
+    if request.config.option.markexpr == "long" and name in AS_WORKERS_DO:
+        yield
+        return
     options: dict[str, Any] = {"xla_backend_optimization_level": "0"}
-    with patch.dict(executable_cache._COMPILER_OPTIONS, cpu=options):
+    # The variable is part of the fingerprint of executables, so that the two kinds do not mix.
+    with (
+        patch.dict(executable_cache._COMPILER_OPTIONS, cpu=options),
+        patch.dict(os.environ, {_VARIABLE: "true"}),
+    ):
         jax.config.update("jax_disable_most_optimizations", True)
         yield
         jax.config.update("jax_disable_most_optimizations", False)
@@ -48,10 +66,11 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 @pytest.fixture(scope="session")
 def warm_engine(cache_dir: Path) -> Callable[[int, int], Engine]:
     """Return a function from devices and images per device to a warm engine; it caches engines."""
-    engines: dict[tuple[int, int], Engine] = {}
+    engines: dict[tuple[int, int, bool], Engine] = {}
 
     def engine(devices: int, per_device_batch: int) -> Engine:
-        if (devices, per_device_batch) not in engines:
+        key = (devices, per_device_batch, _VARIABLE in os.environ)
+        if key not in engines:
             loaded = load_engine(
                 str(FOLDER / "older"),
                 devices=devices,
@@ -60,7 +79,7 @@ def warm_engine(cache_dir: Path) -> Callable[[int, int], Engine]:
                 max_num_inference_steps=20,
             )
             loaded.warm()
-            engines[devices, per_device_batch] = loaded
-        return engines[devices, per_device_batch]
+            engines[key] = loaded
+        return engines[key]
 
     return engine

@@ -24,7 +24,7 @@ from imagefleet.worker.engine.options.textual_inversion_options import LoadedInv
 
 Floats = NDArray[np.float32]
 _LISTED: Final = 5
-"""An error lists at most so many keys."""
+"""An error lists at most this many keys."""
 _DTYPES: Final = ("F64", "F32", "F16", "BF16", "I64", "I32")
 """Dtypes that are read. Trainers may write alpha as a whole number."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _LISTED: Final = 5
-"""An error lists at most so many keys. The first ones show what is wrong."""
+"""An error lists at most this many keys. The first ones show what is wrong."""
 _FOREIGN_KEYS: Final = (
     (
         r"\bmodel\.diffusion_model\.|\bfirst_stage_model\.|\bcond_stage_model\.|\binput_blocks\.",

@@ -23,7 +23,7 @@ from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 
 ENDING: Final = ".safetensors"
 _LISTED: Final = 5
-"""An error lists at most so many keys."""
+"""An error lists at most this many keys."""
 
 
 def is_single_file(path: Path) -> bool:

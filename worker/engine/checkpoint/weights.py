@@ -43,7 +43,7 @@ _EXPONENTS: Final[Mapping[str, tuple[type[np.unsignedinteger[Any]], int]]] = {
 """By dtype, it has the unsigned integer of its width, and the bits that are all set in NaN and
 infinity only. Comparing them takes a tenth of the time of numpy's `isfinite` on these dtypes."""
 _VALUES_AT_ONCE: Final = 1 << 18
-"""So many numbers are checked at once, so that the intermediate results stay in the cache."""
+"""This many numbers are checked at once, so that the intermediate results stay in the cache."""
 LEAF_NAMES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 
 

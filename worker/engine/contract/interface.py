@@ -106,12 +106,12 @@ class ModelInfo:
     default_guidance_scale: float
     max_num_inference_steps: int
     max_clip_skip: int = 0
-    """A job may skip at most so many layers of the text encoders. 0 means that diffusers' pipeline
-    skips none."""
+    """A job may skip at most this many layers of the text encoders. 0 means that diffusers'
+    pipeline skips none."""
     rescales_guidance: bool = False
     """Whether jobs may have `guidance_rescale`. It is False if diffusers' pipeline has none."""
     prompt_chunks: int = 0
-    """A prompt with `prompt_weighting` has at most so many chunks, each as long as the text
+    """A prompt with `prompt_weighting` has at most this many chunks, each as long as the text
     encoders take. 0 means that there are no such prompts."""
     image_use: ImageUse = field(default_factory=ImageUse)
     latents: LatentFormat | None = None
@@ -234,7 +234,7 @@ class Engine(Protocol):
 
     info: ModelInfo
     capacity: int
-    """A batch has so many images: copies of the weights x `per_device_batch`."""
+    """A batch has this many images: copies of the weights x `per_device_batch`."""
     devices: str
     """It gives the number and kind of the devices, as in `8 x TPU v5 lite`."""
     uses_host_memory: bool

@@ -24,9 +24,10 @@ class Sampling:
     image_index: int = 0
     """It says which image of its prompt this is, from 0. The keys of its noise depend on it."""
     num_images_per_prompt: int = field(default=1, repr=False, compare=False)
-    """The prompt has so many images. The metadata name it; the image does not depend on it."""
+    """The prompt has this many images. The metadata name it; the image does not depend on it."""
     clip_skip: int | None = None
-    """The prompt skips so many last layers of the text encoders. None means that it skips none."""
+    """The prompt skips this many last layers of the text encoders. None means that it skips
+    none."""
     guidance_rescale: float = 0.0
     """It says how far the guided output is scaled back to the standard deviation of the output with
     the prompt."""

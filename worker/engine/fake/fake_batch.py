@@ -24,8 +24,8 @@ from imagefleet.worker.engine.fake.fake_stream import DeviceClock, sleep_until
 LATENTS: Final = LatentFormat(channels=4, pixels_per_latent=8, scaling="scaling_factor=0.13025")
 """It is the format of SDXL."""
 _MAX_STEPS_AHEAD: Final = 2
-"""As in batches of the real engine, at most so many steps are dispatched beyond the last one known
-to be done."""
+"""As in batches of the real engine, at most this many steps are dispatched beyond the last one
+known to be done."""
 
 
 class FakeBatch:

@@ -22,8 +22,8 @@ from imagefleet.worker.engine.contract.interface import (
 )
 
 _MAX_STEPS_AHEAD: Final = 1
-"""As in streams of the real engine, at most so many steps are dispatched beyond the last one known
-to be done."""
+"""As in streams of the real engine, at most this many steps are dispatched beyond the last one
+known to be done."""
 
 
 class DeviceClock:

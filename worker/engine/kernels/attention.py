@@ -24,12 +24,13 @@ from imagefleet.worker.engine.kernels.attention_backend import (
 from imagefleet.worker.engine.placement.mesh import compute_on_each_device, target_device
 
 _TPU_BLOCK_QUERIES: Final = 512
-"""The TPU kernel takes at most so many queries at once. With 128 queries and 128 keys, the default
-of Pallas, a layer of 4096 pixels with 8 heads takes 6.5 million cycles on v5e by the compiler's
-schedule; with 512 and 1024 it takes 1.4 million. Larger blocks gain nothing. With heads that are
-wider than 128 the kernel takes half as many queries, since the memory of its core holds no more."""
+"""The TPU kernel takes at most this many queries at once. With 128 queries and 128 keys, the
+default of Pallas, a layer of 4096 pixels with 8 heads takes 6.5 million cycles on v5e by the
+compiler's schedule; with 512 and 1024 it takes 1.4 million. Larger blocks gain nothing. With heads
+that are wider than 128 the kernel takes half as many queries, since the memory of its core holds no
+more."""
 _TPU_BLOCK_KEYS: Final = 1024
-"""The TPU kernel takes at most so many keys at once."""
+"""The TPU kernel takes at most this many keys at once."""
 MULTIPLIES_FLOAT32_ONLY: Final = ("TPU v2", "TPU v3")
 """The compiler for these devices refuses kernels that multiply bfloat16. It accepts float32, and
 rounds the operands of a product to bfloat16 as it does everywhere. For a layer of 4096 pixels with

@@ -16,17 +16,17 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 MAX_SCORE_BYTES: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2**20}
-"""One sequence may take so many bytes of float32 scores at once, over all its heads. The finest
+"""One sequence may take this many bytes of float32 scores at once, over all its heads. The finest
 layers of Stable Diffusion 1 take 537 MB at 512x512 and 8.6 GB at 1024x1024. On CPU the scores
 should fit the caches: at 512x512, blocks of 16 MiB took 0.60 s of CPU and 412 MiB of memory, and
 all scores at once took 0.98 s and 1,374 MiB. On other platforms the limit only saves memory."""
 TPU_LANES: Final = 128
-"""A TPU's registers have so many columns. Blocks of the TPU kernel, and heads that are wider, are
+"""A TPU's registers have this many columns. Blocks of the TPU kernel, and heads that are wider, are
 multiples of it."""
 _MAX_KEYS_WITHOUT_KERNEL: Final = 256
-"""With up to so many keys, plain matmuls take less time than the kernel and the padding of heads of
-160: a layer of Stable Diffusion 1 with 256 pixels takes 1.15 million cycles in place of 1.29 on v2,
-by the compiler's estimate."""
+"""With up to this many keys, plain matmuls take less time than the kernel and the padding of heads
+of 160: a layer of Stable Diffusion 1 with 256 pixels takes 1.15 million cycles in place of 1.29 on
+v2, by the compiler's estimate."""
 _MAX_CUDNN_HEAD_DIM: Final = 128
 """The widest head that cuDNN's kernel supports on all GPUs; on Hopper and later it is 256."""
 

@@ -39,7 +39,7 @@ _MIN_PIXELS: Final = 512
 products take 1.9 times the cycles of XLA's convolutions."""
 
 _MIN_PHASE_PIXELS: Final = 64
-"""The map that is upsampled needs so many pixels. With fewer, adding the weights for the phases
+"""The map that is upsampled needs this many pixels. With fewer, adding the weights for the phases
 takes longer than the products that are saved."""
 _SAME: Final = ((1, 1), (1, 1))
 _LAYOUT: Final = ("NHWC", "HWIO", "NHWC")

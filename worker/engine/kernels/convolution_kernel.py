@@ -25,8 +25,8 @@ from jax.experimental.pallas import tpu as pltpu
 from imagefleet.worker.engine.kernels.large_convolution_spec import KERNEL_NAME, KernelSpec
 
 _PRODUCT_PIXELS: Final = 512
-"""A product has so many pixels, where the block is that large. With fewer, loading the weights into
-the matrix unit would take longer than the product."""
+"""A product has this many pixels, where the block is that large. With fewer, loading the weights
+into the matrix unit would take longer than the product."""
 
 
 def convolve_by_kernel(

@@ -12,7 +12,7 @@ import jax
 KERNEL_NAME: Final = "feed_forward"
 """The programs contain this name, so that `tools.tpu` finds the kernel there."""
 _MAX_BLOCK_VALUES: Final = 1024 * 1280
-"""A block has at most so many values: pixels times channels."""
+"""A block has at most this many values: pixels times channels."""
 _MAX_BLOCK_PIXELS: Final = 2048
 CHUNKS: Final = (512, 640, 256)
 

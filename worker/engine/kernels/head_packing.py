@@ -15,7 +15,7 @@ KERNEL_NAME: Final = "packed_attention"
 """The programs contain this name, followed by the number of heads and their width, so that
 `tools.tpu` finds the kernel."""
 _ROWS_MULTIPLE: Final = 16
-"""A register of bfloat16 has so many rows."""
+"""A register of bfloat16 has this many rows."""
 _MAX_LANES_PER_CHANNEL: Final = 1.25
 """Heads are packed if the lanes are then nearly full: heads of 40 take 384 lanes for 320 channels,
 and heads of 64 take as many lanes as there are channels. Heads of 80 would take 1,024 lanes for 640

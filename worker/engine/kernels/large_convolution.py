@@ -32,12 +32,12 @@ _MEMORY_BYTES: Final = {
     "TPU v6 lite": 24 * 2**20,
     "TPU v6e": 24 * 2**20,
 }
-"""By kind of device, the kernel may use so many bytes of a core's memory. v4 has 16 MiB, v5p 64 and
-the others 128. What one kernel uses is kept free in the whole program, but on v6e the program needs
-that memory: with 40 MiB its transformers of 1,280 channels move their widest arrays to the main
-memory. The compiler of v2 and v3 refuses products of bfloat16 in kernels."""
+"""By kind of device, the kernel may use this many bytes of a core's memory. v4 has 16 MiB, v5p 64
+and the others 128. What one kernel uses is kept free in the whole program, but on v6e the program
+needs that memory: with 40 MiB its transformers of 1,280 channels move their widest arrays to the
+main memory. The compiler of v2 and v3 refuses products of bfloat16 in kernels."""
 _MIN_PIXELS: Final = 128 * 128
-"""The result has at least so many pixels."""
+"""The result has at least this many pixels."""
 _MIN_PIXELS_OF_FEW: Final = {
     "TPU v4": 32 * 32,
     "TPU v5": 32 * 32,
@@ -51,12 +51,13 @@ of the cycles of XLA's convolutions, and on v6e 0.6 of those of products of whol
 MAX_FEW_MAPS: Final = 4
 """From 8 maps on a device, XLA's convolution does not need to move columns into the batch."""
 _MIN_CHANNELS: Final = 64
-"""The map that is read has at least so many channels. Products of fewer would leave more than half
-of the matrix unit empty: these are the first convolutions of the networks, with 3 to 9 channels."""
+"""The map that is read has at least this many channels. Products of fewer would leave more than
+half of the matrix unit empty: these are the first convolutions of the networks, with 3 to 9
+channels."""
 _PACKED_ROWS: Final = 16
-"""A register has so many rows of bfloat16. The width of a map must be a multiple of it."""
+"""A register has this many rows of bfloat16. The width of a map must be a multiple of it."""
 _MAX_BLOCK_ROWS: Final = 8
-"""A block has at most so many rows. The two rows beside a block are read and normalised twice."""
+"""A block has at most this many rows. The two rows beside a block are read and normalised twice."""
 
 
 def has_kernel(device_kind: str, dtype: DTypeLike, model: int) -> bool:

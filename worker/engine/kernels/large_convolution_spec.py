@@ -11,8 +11,8 @@ from imagefleet.worker.engine.kernels.attention_backend import TPU_LANES
 KERNEL_NAME: Final = "convolution_of_rows"
 """The programs contain this name, so that `tools.tpu` finds the kernel there."""
 _PRODUCT_BYTES: Final = 4 * 4 * 512
-"""For each channel of the result, a block needs so many bytes: float32 sums of 512 pixels, and what
-the compiler keeps beside them."""
+"""For each channel of the result, a block needs this many bytes: float32 sums of 512 pixels, and
+what the compiler keeps beside them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class KernelSpec:
         return 2 * self.height * self.width * self.taps * self.channels_in * self.channels_out
 
     def memory_bytes(self, rows: int) -> int:
-        """Return the bytes of a core's memory that blocks of so many rows take."""
+        """Return the bytes of a core's memory that blocks of this many rows take."""
         weights = self.taps * self.lanes_in * self.lanes_out
         row_in = 2 * self.width * self.lanes_in
         row_out = 2 * self.width * self.lanes_out * (4 if self.upsamples else 1)

@@ -26,7 +26,8 @@ from imagefleet.worker.engine.placement.mesh import (
 )
 
 _MAX_KEYS_OF_ODD_BLOCK: Final = TPU_LANES
-"""At most so many keys may be one block whose length is no multiple of 128. A text has 77 keys."""
+"""At most this many keys may be one block whose length is no multiple of 128. A text has 77
+keys."""
 
 
 def packing_of(spec: AttentionSpec) -> HeadPacking | None:

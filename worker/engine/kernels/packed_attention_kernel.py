@@ -44,11 +44,11 @@ LARGE_BLOCK: Final = (1024, 2048)
 """It is the number of queries and the number of keys."""
 SMALL_BLOCK: Final = (512, 1024)
 _MAX_HEADS_OF_LARGE_BLOCKS: Final = 4
-"""128 lanes may have at most so many heads. Each head has sums of its own in the memory."""
+"""128 lanes may have at most this many heads. Each head has sums of its own in the memory."""
 _MEMORY_BYTES: Final = 24 * 2**20
 """The kernel may use so much of the core's memory with large blocks."""
 _CHUNK_ON_V6E: Final = 512
-"""v6e computes the scores of so many keys while it takes the exponentials of the keys before. The
+"""v6e computes the scores of this many keys while it takes the exponentials of the keys before. The
 schedule of other kinds is as good or better if a head's block is one chunk."""
 
 

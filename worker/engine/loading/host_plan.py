@@ -44,7 +44,7 @@ class BatchPlan:
     data: int
     model: int
     per_device_batch: int
-    """Each copy of the weights denoises so many images at a time."""
+    """Each copy of the weights denoises this many images at a time."""
     need: MemoryNeed
     fits: bool
     step_seconds: Mapping[Shape, float]

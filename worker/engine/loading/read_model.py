@@ -21,6 +21,7 @@ from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.schedulers import registry
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 log = logging.getLogger(__name__)
@@ -79,13 +80,18 @@ class ModelSetup:
         Raises:
             CheckpointError: that is the default scheduler.
         """
-        schedules = [self.model.noise_schedule(shape) for shape in self.shapes]
+        schedules: list[NoiseSchedule] = []
+        for shape in self.shapes:
+            if (schedule := self.model.noise_schedule(shape)) not in schedules:
+                schedules.append(schedule)
         offered = [registry.available(schedule) for schedule in schedules]
         usable = []
         for name in offered[0]:
             if not all(name in each for each in offered):
                 continue
-            faults = (registry.fault_of(name, schedule, max_steps) for schedule in schedules)
+            counts = (max_steps,) if name == self.default_scheduler else (1, 2, 3, 8, max_steps)
+            steps = {min(count, max_steps) for count in counts}
+            faults = (registry.fault_of(name, schedule, steps) for schedule in schedules)
             if (fault := next(filter(None, faults), None)) is None:
                 usable.append(name)
             elif name == self.default_scheduler:

@@ -24,7 +24,7 @@ class ImageFlops:
     """They are those of the decoder and the safety checker."""
 
     def total(self, steps: int) -> int:
-        """Return the FLOPs of an image with so many steps."""
+        """Return the FLOPs of an image with this many steps."""
         return self.text + steps * self.step + self.decode
 
 

@@ -15,7 +15,7 @@ DATA: Final = "data"
 MODEL: Final = "model"
 """The axis of weights: they are split along it, a batch is replicated."""
 MAX_PER_DEVICE_BATCH: Final = 256
-"""One copy of the weights may denoise at most so many images at a time."""
+"""One copy of the weights may denoise at most this many images at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)

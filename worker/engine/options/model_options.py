@@ -7,7 +7,7 @@ from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
 
 MAX_PROMPT_CHUNKS: Final = 8
-"""So many chunks have 600 tokens. A prompt has at most 4,000 characters."""
+"""This many chunks have 600 tokens. A prompt has at most 4,000 characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class ModelOptions:
     textual_inversions: tuple[TextualInversionOption, ...] = ()
     """The vectors of these files are read into the text encoders."""
     prompt_chunks: int = 0
-    """A prompt with `prompt_weighting` has at most so many chunks. 0 means that there are no such
+    """A prompt with `prompt_weighting` has at most this many chunks. 0 means that there are no such
     prompts."""
     streams: bool = False
     """Whether the devices will run streams (`open_streams`) instead of whole batches (`warm`).

@@ -33,7 +33,7 @@ class MemoryNeed:
 
     weights: int
     workspace: int
-    """A batch needs so many bytes besides the weights."""
+    """A batch needs this many bytes besides the weights."""
 
     @property
     def total(self) -> int:
@@ -52,13 +52,13 @@ class Workload:
     device_kind: str
     """It is the kind of the device, as JAX names it."""
     model: int = 1
-    """So many devices share one copy of the weights."""
+    """This many devices share one copy of the weights."""
     per_device_batch: int = 1
-    """One copy of the weights denoises so many images at a time."""
+    """One copy of the weights denoises this many images at a time."""
     streams: bool = False
     """Whether the devices run streams instead of whole batches."""
     prompt_chunks: int = 0
-    """A prompt with weights has at most so many chunks."""
+    """A prompt with weights has at most this many chunks."""
 
     @classmethod
     def of(

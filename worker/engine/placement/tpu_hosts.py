@@ -26,7 +26,7 @@ class TpuGeneration:
     flops_per_cycle: int
     """It counts FLOPs in bfloat16: two for each cell of each matrix unit."""
     memory_bytes: int
-    """The compiler lets a program use so many bytes. It refuses programs that need more."""
+    """The compiler lets a program use this many bytes. It refuses programs that need more."""
 
     @property
     def flops(self) -> float:

@@ -21,7 +21,7 @@ from imagefleet.worker.engine.sampling.arrays import BatchInputs, Decoded, InitL
 from imagefleet.worker.engine.schedulers.registry import steps_after
 
 _MAX_STEPS_AHEAD: Final = 2
-"""At most so many steps are dispatched to the devices beyond the last step known to be done. Two
+"""At most this many steps are dispatched to the devices beyond the last step known to be done. Two
 are enough that the devices never wait for Python, and few enough that a cancelled batch stops
 soon."""
 
@@ -203,7 +203,7 @@ class DeviceBatch:
         return max((self._calls[slot] for slot in self._live), default=0)
 
     def _steps_after(self, call: int) -> int:
-        """Return the steps done after so many calls, in the slot that has the most."""
+        """Return the steps done after this many calls, in the slot that has the most."""
         done = (
             steps_after(call, self._specs[slot].steps, self._calls[slot]) for slot in self._live
         )

@@ -23,7 +23,7 @@ from imagefleet.worker.engine.sampling.arrays import Decoded, InitLatents, Sampl
 from imagefleet.worker.engine.schedulers.registry import steps_after
 
 _MAX_STEPS_AHEAD: Final = 1
-"""At most so many steps are dispatched to the devices beyond the last one known to be done. In a
+"""At most this many steps are dispatched to the devices beyond the last one known to be done. In a
 batch there are two. With one, a cancelled slot is free sooner, and the host still has a whole step
 for its own work."""
 
@@ -34,11 +34,11 @@ class _Running:
 
     spec: ImageSpec
     calls: int
-    """The image needs so many calls of the denoiser."""
+    """The image needs this many calls of the denoiser."""
     output_scale: float
     """It is the factor from the image's last samples to diffusers' latents."""
     dispatched: int = 0
-    """So many calls were dispatched."""
+    """This many calls were dispatched."""
 
 
 class DeviceStream:

@@ -58,8 +58,8 @@ class BatchInputs(NamedTuple):
     """They are float32, in the shapes of `tokens`. None means that prompts have no weights, and one
     chunk."""
     used_chunks: Any = None
-    """int32 `[b]`: the denoiser reads so many chunks, the first ones. None means that prompts have
-    no weights."""
+    """int32 `[b]`: the denoiser reads this many chunks, the first ones. None means that prompts
+    have no weights."""
 
 
 class InitImages(NamedTuple):

@@ -32,7 +32,8 @@ class EmptyBatch:
     """The number of LoRA that jobs may use."""
     image_input: ImageInput = ImageInput.NONE
     prompt_chunks: int = 0
-    """A prompt with weights has at most so many chunks. 0 means that there are no such prompts."""
+    """A prompt with weights has at most this many chunks. 0 means that there are no such
+    prompts."""
 
     @classmethod
     def of(

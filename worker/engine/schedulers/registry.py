@@ -1,6 +1,6 @@
 """List the supported schedulers, by the names that jobs use."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -76,7 +76,7 @@ _EDM: Final = ("edm_euler", "edm_dpmsolver++")
 
 
 def max_calls(steps: int) -> int:
-    """Return the most calls of the model that so many steps may need.
+    """Return the most calls of the model that this many steps may need.
 
     PNDM needs one call more than steps. Schedulers with two calls in each step but the last need
     one call fewer than twice the steps.
@@ -107,15 +107,15 @@ def available(schedule: NoiseSchedule) -> tuple[str, ...]:
     return tuple(name for name in SCHEDULERS if name not in unsupported)
 
 
-def fault_of(name: str, schedule: NoiseSchedule, max_steps: int) -> str | None:
+def fault_of(name: str, schedule: NoiseSchedule, counts: Collection[int]) -> str | None:
     """Return why a scheduler cannot make its tables for a noise schedule. None: it can.
 
     Args:
         name: Of the scheduler, one of `available`.
         schedule: The checkpoint's.
-        max_steps: The most steps that a job may ask for.
+        counts: The numbers of steps to try.
     """
-    for steps in sorted({min(steps, max_steps) for steps in (1, 2, 3, 8, max_steps)}):
+    for steps in sorted(counts):
         try:
             table = SCHEDULERS[name](schedule, steps, 0)
         except (ArithmeticError, ValueError) as error:  # also numpy's errors of linear algebra

@@ -21,7 +21,7 @@ _WORD_PATTERN: Final = (
 )
 """It is the pattern of CLIP's `SimpleTokenizer` (Radford et al. 2021)."""
 _BARE_LENGTH: Final = 2
-"""An empty prompt has so many tokens: the start and the end."""
+"""An empty prompt has this many tokens: the start and the end."""
 
 
 class ClipTokenizer:

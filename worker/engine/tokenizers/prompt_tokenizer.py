@@ -23,7 +23,7 @@ class PromptChunks(NamedTuple):
     weights: tuple[NDArray[np.float32], ...]
     """They are the weights of the tokens, in the shapes of `ids`."""
     used: int
-    """So many chunks hold tokens of any of the prompts; at least one."""
+    """This many chunks hold tokens of any of the prompts; at least one."""
 
 
 class PromptTokenizer:

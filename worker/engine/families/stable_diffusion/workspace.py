@@ -26,16 +26,16 @@ from imagefleet.worker.engine.kernels.large_convolution_spec import KernelSpec
 from imagefleet.worker.engine.placement.memory_check import Workload
 
 _DECODER_MAPS: Final = {"cpu": 6.0, "gpu": 6.0, "tpu": 10.5}
-"""The decoder holds so many full-size maps at once, as wide as its first level. On CPU this is
+"""The decoder holds this many full-size maps at once, as wide as its first level. On CPU this is
 measured with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB. For TPUs
 docs/tpu.md has what their compiler takes."""
 _DECODER_MAPS_BY_KERNEL: Final = 3.3
 """It is the number of maps on TPUs whose kernel for large maps computes the last upsampling."""
 _DECODER_FIXED_BYTES: Final = {"cpu": 0, "gpu": 0, "tpu": 250_000_000}
-"""The decoder needs so many bytes whatever the size of the image. On TPUs they are mostly its
+"""The decoder needs this many bytes whatever the size of the image. On TPUs they are mostly its
 code."""
 _UNET_MAPS: Final = 27
-"""The UNet holds so many maps at once besides its scores, skips included. This is measured in the
+"""The UNet holds this many maps at once besides its scores, skips included. This is measured in the
 same way: 268 MiB for a prompt and its negative prompt."""
 
 
