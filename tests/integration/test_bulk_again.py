@@ -196,7 +196,7 @@ def test_wait_ends_after_its_timeout(
     producer: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, clock = producer.bulk(PROMPTS, tmp_path / "data"), _Clock()
-    for module in ("bulk.run", "outages"):
+    for module in ("bulk.run", "connection.outages"):
         monkeypatch.setattr(f"imagefleet.producer.{module}.time", clock)
     for timeout, now in ((0.0, 0.0), (0.7, 0.7), (30.0, 30.7)):
         with pytest.raises(ResultTimeout):
