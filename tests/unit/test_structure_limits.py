@@ -1,7 +1,7 @@
 """The structure of the code stays within limits.
 
-Each limit is at what the code has reached, or a little above it. A limit may be lowered at any
-time. Who raises one says in the commit why the code needs it.
+Each limit is the number that the code has reached. A limit may be lowered at any time. Who raises
+one, for a new room or a new family of models, says in the commit why the code needs it.
 """
 
 from pathlib import Path
@@ -36,17 +36,17 @@ IN_EACH_FOLDER = {
     "classes in the longest inheritance": 2,
 }
 OF_FOLDERS = {
-    "producer": {"packages": 8, "arrows": 13},
-    "shared": {"packages": 9, "arrows": 25},
-    "worker": {"packages": 16, "arrows": 50},
-    "worker/engine": {"packages": 14, "arrows": 50},
+    "producer": {"packages": 7, "arrows": 11},
+    "shared": {"packages": 9, "arrows": 24},
+    "worker": {"packages": 15, "arrows": 47},
+    "worker/engine": {"packages": 14, "arrows": 47},
 }
 IN_TOTAL = {
     "functions, longest": 70,
-    "files over 300 lines": 4,
+    "files over 300 lines": 3,
     "files over 400 lines": 0,
-    "share without a verb, %": 9.0,
-    "attribute docstrings without a verb": 240,
+    "share without a verb, %": 4.0,
+    "attribute docstrings without a verb": 81,
 }
 LIMITS = [
     (folder, figure, most)
