@@ -42,6 +42,16 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
         Long(
             "test_a_file_of_prompts_becomes_a_verified_dataset runs the commands",
             [
+                "test_a_sample_is_of_different_rows_and_says_how_many_images_they_have",
+                "test_unplanned_files_are_reported_and_not_deleted",
+                "test_the_same_command_resumes_a_cancelled_run",
+                "test_ctrl_c_ends_the_view_and_not_the_run",
+                "test_a_plan_is_written_to_s3_and_missing_rights_are_reported",
+            ],
+        ),
+        Long(
+            "test_a_file_of_prompts_becomes_a_verified_dataset runs the commands",
+            [
                 "test_commands_warn_if_no_worker_is_alive",
                 "test_commands_report_a_name_that_is_no_run",
                 "test_every_shard_is_made_once_by_two_commands_at_once_after_a_killed_one",
@@ -80,7 +90,14 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_bulk_inputs.py": [
         Long(
-            "inputs in S3, and test_bulk_reading.py, which loads the same library `datasets`",
+            "a dry run and tests/unit/bulk/test_planning.py plan the same inputs",
+            [
+                "test_standard_input_is_planned_as_a_file_of_the_given_type",
+                "test_options_of_latents_hold_for_all_rows_and_none_leaves_latents",
+            ],
+        ),
+        Long(
+            "inputs in S3, as the hub; importing `datasets` takes long",
             [
                 "test_a_dataset_of_the_hub_is_read_as_a_stream_with_its_images",
                 "test_image_files_of_the_hub_are_read_and_its_failure_in_the_middle_is_one_sentence",
@@ -95,11 +112,24 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_bulk_loras.py": [
         Long(
+            "test_lora_queues.py moves such messages",
+            [
+                "test_a_worker_without_the_loras_leaves_the_shard_to_one_that_holds_them",
+            ],
+        ),
+        Long(
             "test_rows_use_the_loras_that_they_name, with the fake engine",
             ["test_the_shapes_of_rows_with_the_outline_lora_are_hollow"],
         ),
     ],
     "integration/test_bulk_lost.py": [
+        Long(
+            "test_a_lost_shard_is_made_without_a_waiting_producer",
+            [
+                "test_a_cancelled_run_continues_if_its_restart_died_before_sending",
+                "test_a_shard_with_two_messages_is_made_once",
+            ],
+        ),
         Long(
             "test_a_lost_shard_is_made_without_a_waiting_producer, without waiting for a lease",
             [
@@ -112,7 +142,6 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
             "one of the ways to continue stays",
             [
                 "test_the_same_command_and_retry_failed_send_lost_shards",
-                "test_a_cancelled_run_continues_if_its_restart_died_before_sending",
                 "test_a_missing_summary_of_a_finished_run_is_written",
             ],
             but=[FIRST],
@@ -120,18 +149,23 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_bulk_reading.py": [
         Long(
-            "one of the formats stays",
-            ["test_hugging_face_datasets_reads_the_folder_by_its_card"],
-            but=[FIRST],
+            "test_webdataset_reads_the_shards, and pandas; importing `datasets` takes long",
+            [
+                "test_hugging_face_datasets_reads_the_folder_by_its_card",
+                "test_every_format_passes_verify_with_regenerated_images",
+            ],
         ),
     ],
     "integration/test_bulk_storage.py": [
         Long(
-            "one of the formats, and one of the disks, stays",
+            "test_storage_full.py has disks without space",
             [
-                "test_a_dataset_is_generated_into_a_bucket",
                 "test_a_run_continues_when_disk_space_is_available_again_or_on_another_host",
             ],
+        ),
+        Long(
+            "one of the formats stays",
+            ["test_a_dataset_is_generated_into_a_bucket"],
             but=[FIRST],
         ),
         Long(
@@ -140,6 +174,15 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
         ),
     ],
     "integration/test_bulk_worker.py": [
+        Long(
+            "test_bulk_making.py makes shards without a worker process",
+            [
+                "test_images_of_another_plan_are_not_reused",
+                "test_a_run_with_too_many_failures_stops",
+                "test_the_message_of_an_ended_shard_is_deleted",
+                "test_a_run_for_a_model_that_no_worker_has_fails_after_some_attempts",
+            ],
+        ),
         Long(
             "test_a_draining_worker_requeues_its_shards_and_stores_checkpoints goes on from them",
             [
@@ -158,6 +201,15 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_cli.py": [
         Long(
+            "test_submitted_jobs_can_be_shown_and_cancelled; test_records.py reads such records",
+            [
+                "test_an_unreadable_record_hides_no_other_job",
+                "test_unknown_jobs_are_reported_after_the_known_ones",
+                "test_wait_warns_about_missing_workers_only_if_a_job_needs_one",
+                "test_purged_jobs_can_be_queued_again",
+            ],
+        ),
+        Long(
             "tests of single commands stay; these run six to twelve each",
             [
                 "test_submit_passes_the_options_for_images_and_latents_to_the_job",
@@ -170,8 +222,6 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
             "one of the commands stays",
             [
                 "test_a_job_that_has_ended_is_not_cancelled",
-                "test_an_unreadable_record_hides_no_other_job",
-                "test_unknown_jobs_are_reported_after_the_known_ones",
                 "test_a_wrong_option_of_a_job_is_explained",
             ],
             but=[FIRST],
@@ -189,12 +239,24 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_contact_sheet.py": [
         Long(
+            "the same from a folder stays",
+            [
+                "test_a_sheet_reads_ranges_of_a_large_archive_in_s3",
+            ],
+        ),
+        Long(
             "one of the formats stays",
             ["test_the_card_shows_the_first_images_of_some_shards"],
             but=[FIRST],
         ),
     ],
     "integration/test_continuous_worker.py": [
+        Long(
+            "test_images_equal_those_of_a_worker_with_whole_batches",
+            [
+                "test_jobs_of_many_lengths_and_two_shapes_make_exactly_their_images",
+            ],
+        ),
         Long(
             "test_jobs_of_a_killed_worker_are_finished_by_the_next, and test_worker_process.py",
             [
@@ -217,11 +279,25 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_dispatcher.py": [
         Long(
+            "tests/unit/test_batching.py has the rules",
+            [
+                "test_a_worker_fills_its_batches_with_jobs_of_like_step_counts",
+                "test_a_job_without_steps_shares_a_batch_with_jobs_of_the_default_steps",
+                "test_images_left_over_from_a_batch_decide_what_joins_them",
+            ],
+        ),
+        Long(
             "tests/unit/test_prefetch_timer.py",
             ["test_at_most_one_batch_is_prefetched_and_only_late"],
         ),
     ],
     "integration/test_doctor.py": [
+        Long(
+            "the refusals read the same model",
+            [
+                "test_a_model_that_fits_the_devices_passes",
+            ],
+        ),
         Long(
             "one of the refusals, and one of the faults, stays",
             [
@@ -236,6 +312,13 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
         ),
     ],
     "integration/test_documents.py": [
+        Long(
+            "their blocks are few, and other tests run them",
+            [
+                "test_the_examples_of_a_document_run_in_order[docs/deploy-tpu-vm.md]",
+                "test_the_examples_of_a_document_run_in_order[docs/reliability.md]",
+            ],
+        ),
         Long(
             "the README and test_examples.py, which run the same commands and calls",
             [
@@ -260,6 +343,12 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_examples.py": [
         Long(
+            "test_client.py has the asyncio client",
+            [
+                "test_async_submit_prints_every_job",
+            ],
+        ),
+        Long(
             "test_bulk_cli.py makes the same dataset; test_fake_fleet.py tests the twin",
             [
                 "test_dataset_is_made_verified_and_found_finished_when_repeated",
@@ -279,6 +368,7 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
         Long(
             "test_a_worker_with_failing_devices_takes_no_work_until_they_are_healthy",
             [
+                "test_a_job_that_fails_healthy_devices_is_retried_once_and_then_a_dead_letter",
                 "test_a_quarantined_worker_leaves_the_queue_to_healthy_workers",
                 "test_a_store_that_denies_everything_quarantines_the_worker_and_fails_no_job",
                 "test_a_worker_that_starts_waits_for_a_store_that_is_unavailable",
@@ -286,6 +376,13 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
         ),
     ],
     "integration/test_hostile_messages.py": [
+        Long(
+            "test_each_hostile_message_ends_alone",
+            [
+                "test_a_hostile_message_before_any_other_is_refused_by_a_worker_that_starts",
+                "test_a_workflow_that_breaks_costs_its_own_job_at_most",
+            ],
+        ),
         Long(
             "test_a_newer_message_that_cannot_be_postponed_costs_only_this_message",
             ["test_a_newer_message_waits_for_a_newer_worker_until_its_time_is_over"],
@@ -298,10 +395,15 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_ids_in_use.py": [
         Long(
+            "the same with a queued job stays",
+            [
+                "test_a_message_of_plain_celery_leaves_a_running_job_with_its_id_alone",
+            ],
+        ),
+        Long(
             "one of the messages stays",
             [
                 "test_a_message_of_plain_celery_leaves_a_queued_job_with_its_id_alone",
-                "test_a_message_of_plain_celery_leaves_a_running_job_with_its_id_alone",
             ],
             but=[FIRST],
         ),
@@ -442,12 +544,24 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
         Long(
             "test_the_spans_of_a_job_are_in_the_trace_of_the_program_that_submitted_it",
             [
+                "test_the_delivery_of_a_callback_at_the_start_is_below_the_submission",
+            ],
+        ),
+        Long(
+            "test_the_spans_of_a_job_are_in_the_trace_of_the_program_that_submitted_it",
+            [
                 "test_the_deliveries_of_its_callbacks_are_in_the_trace_of_a_job",
                 "test_a_collector_that_is_away_disturbs_no_job",
             ],
         ),
     ],
     "integration/test_versions.py": [
+        Long(
+            "test_a_worker_of_the_release_does_the_jobs_of_this_producer, the other way round",
+            [
+                "test_this_worker_does_the_jobs_of_a_producer_of_the_release",
+            ],
+        ),
         Long(
             "one producer and one worker of the release, one job and one dataset, stay",
             [
@@ -477,8 +591,15 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_worker_process.py": [
         Long(
+            "test_chaos.py kills Redis, too",
+            [
+                "test_a_restart_of_redis_loses_no_job_and_counts_no_delivery",
+            ],
+        ),
+        Long(
             "test_sigterm_requeues_jobs_that_have_not_started_and_loses_none",
             [
+                "test_jobs_that_outlast_the_drain_time_are_requeued",
                 "test_sigterm_requeues_claimed_jobs_that_are_not_on_the_devices",
                 "test_sigterm_while_redis_is_away_ends_the_worker_and_loses_no_job",
                 "test_the_shutdown_command_of_celery_requeues_jobs_too",
@@ -492,6 +613,14 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_worker_start.py": [
         Long(
+            "tests of other settings stay",
+            [
+                "test_a_hub_that_cannot_be_reached_is_a_temporary_failure",
+                "test_a_wrong_password_is_a_wrong_setting",
+                "test_a_worker_that_is_stopped_while_it_reads_its_model_ends_with_success",
+            ],
+        ),
+        Long(
             "one of the settings stays",
             [
                 "test_what_cannot_be_reached_at_the_start_is_a_temporary_failure",
@@ -499,6 +628,65 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
                 "test_settings_that_need_no_connection_are_refused_before_celery_starts",
             ],
             but=[FIRST],
+        ),
+    ],
+    "integration/test_fleet_status.py": [
+        Long(
+            "a drained worker and a killed one stay; tests/unit/test_log_format.py has the log",
+            [
+                "test_a_worker_that_fails_says_so",
+                "test_sigterm_makes_a_worker_unready",
+                "test_the_log_can_be_json",
+            ],
+        ),
+    ],
+    "integration/test_operator.py": [
+        Long(
+            "test_dead_letters_are_listed_shown_redriven_and_dropped runs such commands",
+            [
+                "test_a_refused_callback_is_listed_with_its_reason_and_can_be_replayed",
+                "test_the_final_callback_of_a_job_can_be_replayed_after_its_delivery",
+            ],
+        ),
+    ],
+    "integration/test_job_deletion.py": [
+        Long(
+            "other tests of the module delete through the client",
+            [
+                "test_a_job_with_the_id_of_a_deleted_one_is_the_one_that_runs",
+            ],
+        ),
+    ],
+    "integration/test_demo.py": [
+        Long(
+            "test_the_demo_makes_every_image_and_a_contact_sheet",
+            [
+                "test_a_worker_that_cannot_start_ends_the_demo_with_the_error",
+            ],
+        ),
+    ],
+    "integration/test_connections.py": [
+        Long(
+            "other tests of the module count connections of clients",
+            [
+                "test_a_worker_has_few_connections_while_it_is_idle_and_while_it_works",
+            ],
+        ),
+    ],
+    "integration/test_forgotten_models.py": [
+        Long(
+            "other tests of the module forget and renew without a worker process",
+            [
+                "test_a_worker_renews_its_own_model_and_forgets_those_of_others",
+            ],
+        ),
+    ],
+    "integration/test_worker_cli.py": [
+        Long(
+            "test_a_worker_keeps_the_name_that_its_user_gives",
+            [
+                "test_two_workers_of_one_host_are_two_nodes",
+            ],
         ),
     ],
 }

@@ -141,12 +141,8 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "unit/engine/test_merged_loras.py": [
         Long(
-            "the LoRA of every layer of Stable Diffusion 1 stays",
-            [
-                "test_a_job_computes_what_the_merged_model_computes",
-                "test_a_lora_of_every_layer_computes_what_the_merged_model_computes",
-            ],
-            but=["test_a_lora_of_every_layer_computes_what_the_merged_model_computes[older]"],
+            "test_lora.py merges the weights, test_job_loras.py runs LoRA of jobs",
+            [EVERY],
         ),
     ],
     "unit/engine/test_mesh.py": [
