@@ -68,7 +68,7 @@ long-servers:
 
 long-computing:
 	$(PYTEST) --durations=10 -m long $(WITHOUT_SERVERS)
-	$(PYTEST) --durations=10 -m long -n 2 --dist load tests/tpu
+	$(PYTEST) --durations=10 -m long -n 2 --dist load tests/tpu $(TPU_TESTS)
 
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python -m benchmarks.engine
