@@ -18,6 +18,7 @@ from typing import Any
 
 from imagefleet.worker.engine.compile.program_compiler import ShapeExecutables
 from imagefleet.worker.engine.loading.memory_need import memory_need
+from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.memory_check import Workload
 from tools.gpu.devices import GPUS, Gpu, placement_of
 from tools.tpu.models import SHAPES, model_of
@@ -37,7 +38,7 @@ def compile_programs(
     """Compile programs of a model, and return what the compiler says of each."""
     source, shape = model_of(model), SHAPES[model]
     placement = placement_of(gpu)
-    workload = Workload.of(placement, BFLOAT16, images, streams=False, prompt_chunks=0)
+    workload = Workload.of(placement, BFLOAT16, images, ModelOptions())
     need = memory_need(source, source.networks(), (shape,), workload)
     lowerings = lower_programs(source, shape, placement, per_device_batch=images)
     results: list[dict[str, object]] = []

@@ -12,7 +12,8 @@ import numpy as np
 from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.job_loras import StackedFactors
-from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames
+from imagefleet.worker.engine.checkpoint.weights import Params, weight_entries
 from imagefleet.worker.engine.placement.mesh import Placement
 
 
@@ -56,3 +57,14 @@ def abstract_factors(
 def factor_shardings(factors: StackedFactors, placement: Placement) -> StackedFactors:
     """Return the shardings of factors. Their columns are few, so every device has all of them."""
     return StackedFactors(placement.replicated, placement.output_sharding(factors.up.shape[1]))
+
+
+def trained_shapes(
+    networks: Mapping[str, nnx.Module], names: LoraNames
+) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return by network and key the shapes of the weights to which a LoRA may be added."""
+    return {
+        name: {entry.key: entry.stored_shapes[0] for entry in weight_entries(networks[name])}
+        for name in networks
+        if name in names.networks
+    }

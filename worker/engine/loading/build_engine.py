@@ -4,16 +4,12 @@ Input: a folder in diffusers format. Output: a `DiffusionEngine` whose weights a
 and whose programs are not compiled yet. Every fault of a checkpoint is reported here.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
-
-from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors, job_loras
 from imagefleet.worker.engine.checkpoint.lora import applied_loras, digest_with, read_loras
-from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames
 from imagefleet.worker.engine.checkpoint.weights import (
     WeightMapping,
     require_complete,
@@ -22,9 +18,12 @@ from imagefleet.worker.engine.checkpoint.weights import (
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.contract.interface import ModelInfo, Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
-from imagefleet.worker.engine.loading.abstract_weights import place_factors
+from imagefleet.worker.engine.loading.abstract_weights import place_factors, trained_shapes
 from imagefleet.worker.engine.loading.find_checkpoint import ModelIdentity
-from imagefleet.worker.engine.loading.memory_need import memory_need
+from imagefleet.worker.engine.loading.memory_need import (
+    memory_need,
+    need_without_weights,
+)
 from imagefleet.worker.engine.loading.read_model import ModelSetup, choose_dtype
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload, require_memory
@@ -54,13 +53,8 @@ def build_engine(
         ConfigurationError: the model does not support the dtype, or there is too little memory.
     """
     files, model = setup.files, setup.model
-    workload = Workload.of(
-        placement,
-        choose_dtype(dtype, placement.platform),
-        per_device_batch,
-        streams=options.streams,
-        prompt_chunks=options.prompt_chunks,
-    )
+    numpy_dtype = choose_dtype(dtype, placement.platform)
+    workload = Workload.of(placement, numpy_dtype, per_device_batch, options)
     programs, weights = load_networks(files, model, placement, workload, setup.shapes, options)
     max_steps = setup.limit_steps(max_num_inference_steps)
     loras, inversions = applied_loras(options.loras), model.inversions
@@ -158,29 +152,10 @@ def require_fit(
         CheckpointError: a LoRA cannot be read, or does not fit the model.
         TooLittleMemory: the weights and a batch do not fit.
     """
-    model = setup.model
-    networks, names = model.networks(), model.lora_names
-    trained = trained_shapes(networks, names)
-    read_loras(options.loras, trained, names)
-    workload = Workload.of(
-        placement,
-        choose_dtype(dtype, placement.platform),
-        per_device_batch,
-        streams=options.streams,
-        prompt_chunks=options.prompt_chunks,
-    )
-    job_factors = JobLoraFactors(options.job_loras, trained, names)
-    need = memory_need(model, networks, setup.shapes, workload, job_factors)
+    networks, names = setup.model.networks(), setup.model.lora_names
+    read_loras(options.loras, trained_shapes(networks, names), names)
+    numpy_dtype = choose_dtype(dtype, placement.platform)
+    workload = Workload.of(placement, numpy_dtype, per_device_batch, options)
+    need = need_without_weights(setup, networks, workload, options)
     require_memory(need, placement)
     return need
-
-
-def trained_shapes(
-    networks: Mapping[str, nnx.Module], names: LoraNames
-) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Return by network and key the shapes of the weights to which a LoRA may be added."""
-    return {
-        name: {entry.key: entry.stored_shapes[0] for entry in weight_entries(networks[name])}
-        for name in networks
-        if name in names.networks
-    }

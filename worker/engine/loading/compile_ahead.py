@@ -23,11 +23,14 @@ from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
 from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
-from imagefleet.worker.engine.loading.abstract_weights import abstract_factors, abstract_weights
-from imagefleet.worker.engine.loading.build_engine import trained_shapes
+from imagefleet.worker.engine.loading.abstract_weights import (
+    abstract_factors,
+    abstract_weights,
+    trained_shapes,
+)
 from imagefleet.worker.engine.loading.find_checkpoint import find_checkpoint
 from imagefleet.worker.engine.loading.load_engine import SharedExecutables, executable_cache_of
-from imagefleet.worker.engine.loading.memory_need import memory_need
+from imagefleet.worker.engine.loading.memory_need import need_without_weights
 from imagefleet.worker.engine.loading.read_model import ModelSetup, choose_dtype
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.mesh_spec import MeshSpec
@@ -213,14 +216,6 @@ def _require_fit(
     Raises:
         TooLittleMemory: it does not.
     """
-    networks, names = setup.model.networks(), setup.model.lora_names
-    workload = Workload.of(
-        placement,
-        dtype,
-        per_device_batch,
-        streams=options.streams,
-        prompt_chunks=options.prompt_chunks,
-    )
-    job_factors = JobLoraFactors(options.job_loras, trained_shapes(networks, names), names)
-    need = memory_need(setup.model, networks, setup.shapes, workload, job_factors)
+    workload = Workload.of(placement, dtype, per_device_batch, options)
+    need = need_without_weights(setup, setup.model.networks(), workload, options)
     check_available(need.total, TpuHost.named(topology).generation.memory_bytes, topology)

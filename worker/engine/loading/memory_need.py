@@ -14,6 +14,9 @@ from flax import nnx
 from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
+from imagefleet.worker.engine.loading.abstract_weights import trained_shapes
+from imagefleet.worker.engine.loading.read_model import ModelSetup
+from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload
 from imagefleet.worker.engine.placement.mesh import split_axis
 
@@ -42,6 +45,24 @@ def memory_need(
     if job_factors is None:
         return need
     return replace(need, weights=need.weights + job_factors.size * workload.dtype.itemsize)
+
+
+def need_without_weights(
+    setup: ModelSetup,
+    networks: Mapping[str, nnx.Module],
+    workload: Workload,
+    options: ModelOptions,
+) -> MemoryNeed:
+    """Estimate as `memory_need` does for a model whose weights are not open.
+
+    The files of LoRA that jobs may use are read.
+
+    Raises:
+        CheckpointError: one of them cannot be read, or does not fit the model.
+    """
+    names = setup.model.lora_names
+    job_factors = JobLoraFactors(options.job_loras, trained_shapes(networks, names), names)
+    return memory_need(setup.model, networks, setup.shapes, workload, job_factors)
 
 
 def _weight_bytes(network: nnx.Module, workload: Workload) -> int:

@@ -80,10 +80,7 @@ class ModelSetup:
         Raises:
             CheckpointError: that is the default scheduler.
         """
-        schedules: list[NoiseSchedule] = []
-        for shape in self.shapes:
-            if (schedule := self.model.noise_schedule(shape)) not in schedules:
-                schedules.append(schedule)
+        schedules = self._schedules()
         offered = [registry.available(schedule) for schedule in schedules]
         usable = []
         for name in offered[0]:
@@ -105,8 +102,16 @@ class ModelSetup:
 
     def limit_steps(self, max_num_inference_steps: int) -> int:
         """Return the most steps that a job may ask for."""
-        trained = (self.model.noise_schedule(shape).num_train_timesteps for shape in self.shapes)
+        trained = (schedule.num_train_timesteps for schedule in self._schedules())
         return min(max_num_inference_steps, *trained)
+
+    def _schedules(self) -> list[NoiseSchedule]:
+        """Return the noise schedules of the shapes. No two of them are equal."""
+        schedules: list[NoiseSchedule] = []
+        for shape in self.shapes:
+            if (schedule := self.model.noise_schedule(shape)) not in schedules:
+                schedules.append(schedule)
+        return schedules
 
 
 def default_parameters(files: CheckpointFiles, model: FamilyModel) -> tuple[int, float]:

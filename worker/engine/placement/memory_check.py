@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from imagefleet.shared.errors import TooLittleMemory
+from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.mesh import Placement
 
 _GIB: Final = 2**30
@@ -66,9 +67,7 @@ class Workload:
         placement: Placement,
         dtype: np.dtype[Any],
         per_device_batch: int,
-        *,
-        streams: bool,
-        prompt_chunks: int,
+        options: ModelOptions,
     ) -> Self:
         """Return the workload of the devices of a placement."""
         return cls(
@@ -77,8 +76,8 @@ class Workload:
             device_kind=placement.device_kind,
             model=placement.model,
             per_device_batch=per_device_batch,
-            streams=streams,
-            prompt_chunks=prompt_chunks,
+            streams=options.streams,
+            prompt_chunks=options.prompt_chunks,
         )
 
 
