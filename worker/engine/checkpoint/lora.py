@@ -191,8 +191,8 @@ class _LoraFile:
         if "alpha" in parts:
             alpha = self._read_alpha(parts["alpha"])
         else:
-            layer = self._names.spellings(network, key.removesuffix(".weight"))
-            of_settings = self._settings.alpha(network, layer)
+            spellings = self._names.spellings(network, key.removesuffix(".weight"))
+            of_settings = self._settings.alpha(network, spellings)
             alpha = rank if of_settings is None else of_settings
         return LoraFactors(down, up.reshape(shape[0], rank), scale * alpha / rank)
 

@@ -53,6 +53,16 @@ class Origin:
 class OriginalFormat(Protocol):
     """It is the format of the program in which the models of a family were trained."""
 
+    def base_model(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+        """Return the Hub id of the configs that a file needs.
+
+        Args:
+            shapes: By key: the shape of each tensor of the file.
+
+        Returns:
+            The id that diffusers chooses. None: the file is of another family.
+        """
+
     def origins(
         self, network: str, keys: Iterable[str], stored: Iterable[str]
     ) -> Mapping[str, Origin]:

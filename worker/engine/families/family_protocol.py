@@ -164,16 +164,6 @@ class Family(Protocol):
     def original_format(self) -> OriginalFormat:
         """Return the format of its models in one file."""
 
-    def base_model(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-        """Return the Hub id of the configs that a file in the original format needs.
-
-        Args:
-            shapes: By key: the shape of each tensor of the file.
-
-        Returns:
-            The id that diffusers chooses. None: the file is of another family.
-        """
-
     def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> FamilyModel:
         """Read and check the configs of a checkpoint of this family.
 

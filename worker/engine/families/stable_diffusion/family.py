@@ -1,19 +1,23 @@
 """Stable Diffusion 1, 2 and XL and their relatives, as a family: see `family_protocol.py`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
 from imagefleet.worker.engine.checkpoint.single_file import OriginalFormat
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.families.stable_diffusion import single_file_keys as original_format
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
 from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import (
     PIPELINES,
     SCHEDULER,
     PipelineIndex,
+)
+from imagefleet.worker.engine.families.stable_diffusion.single_file_keys import (
+    base_model,
+    is_read,
+    origins,
 )
 from imagefleet.worker.engine.families.stable_diffusion.training_markers import check_markers
 
@@ -22,8 +26,9 @@ class StableDiffusionFormat:
     """It is the original format of Stable Diffusion. See
     `checkpoint.single_file.OriginalFormat`."""
 
-    origins = staticmethod(original_format.origins)
-    is_read = staticmethod(original_format.is_read)
+    base_model = staticmethod(base_model)
+    origins = staticmethod(origins)
+    is_read = staticmethod(is_read)
 
     def check_training(self, file: Path, whole: TensorFiles, files: CheckpointFiles) -> None:
         index = PipelineIndex.from_json(files.read_json(INDEX))
@@ -37,9 +42,6 @@ class StableDiffusionFamily:
     pipelines: Sequence[str] = tuple(PIPELINES)
     networks: Sequence[str] = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
     original_format: OriginalFormat = StableDiffusionFormat()
-
-    def base_model(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-        return original_format.base_model(shapes)
 
     def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> StableDiffusion:
         return StableDiffusion(Configs.read(files, safety_checker=safety_checker))

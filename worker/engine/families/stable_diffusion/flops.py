@@ -21,7 +21,7 @@ from imagefleet.worker.engine.networks.vae import Vae
 def image_flops(
     configs: Configs, networks: Mapping[str, nnx.Module], shape: Shape, prompt_chunks: int = 1
 ) -> ImageFlops:
-    """Count the FLOPs of an image of this shape. `networks` are from `abstract_networks`."""
+    """Count the FLOPs of an image of this shape. `networks` are from `FamilyModel.networks`."""
     factor = configs.vae.downsampling
     latents = (shape.height // factor, shape.width // factor, configs.vae.latent_channels)
     inputs = _array(configs.guided_rows, *latents[:2], configs.unet.in_channels)
