@@ -1,7 +1,7 @@
 """Each Redis key of a namespace is spelled once, here. `docs/redis.md` lists them for operators.
 
-`shared.bulk.redis_keys` has the keys of datasets, `shared.webhooks.redis_keys` those of the outbox,
-`shared.jobs.queues` the names of queues.
+`shared.bulk.redis_keys` has the keys of datasets, `shared.webhooks.redis_keys` those that
+only the outbox uses, `shared.jobs.queues` the names of queues.
 `queue.lua` derives the keys of the known queues from a list's name.
 """
 

@@ -21,6 +21,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import MessageRejected, UnknownJob
+from imagefleet.shared.jobs.redis_keys import (
+    outbox_given_up_key,
+    outbox_key,
+    outbox_messages_key,
+)
 from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.shared.webhooks.outbox_message import (
     CallbackEntry,
@@ -34,10 +39,7 @@ from imagefleet.shared.webhooks.outbox_search import OutboxSearch
 from imagefleet.shared.webhooks.redis_keys import (
     outbox_answered_key,
     outbox_disabled_key,
-    outbox_given_up_key,
-    outbox_key,
     outbox_log_key,
-    outbox_messages_key,
 )
 
 if TYPE_CHECKING:

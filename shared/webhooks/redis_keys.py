@@ -1,23 +1,8 @@
-"""The keys of the outbox.
+"""The keys that only the outbox uses.
 
-Three of them are spelled in `shared.jobs.redis_keys`: a script that changes a job's record writes
+Three others are spelled in `shared.jobs.redis_keys`: a script that changes a job's record writes
 the callback in the same step, and the fleet's status counts the callbacks.
 """
-
-from imagefleet.shared.jobs.redis_keys import (
-    outbox_given_up_key,
-    outbox_key,
-    outbox_messages_key,
-)
-
-__all__ = [
-    "outbox_answered_key",
-    "outbox_disabled_key",
-    "outbox_given_up_key",
-    "outbox_key",
-    "outbox_log_key",
-    "outbox_messages_key",
-]
 
 
 def outbox_disabled_key(namespace: str, url: str) -> str:
