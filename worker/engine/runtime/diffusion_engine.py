@@ -105,7 +105,6 @@ class DiffusionEngine:
 
     def _warm(self) -> None:
         started = time.monotonic()
-        self._tables.make_longest()
         self._executables = {
             shape: self._compiler.compile(shape, self._rgb_factors) for shape in self.info.shapes
         }
@@ -133,7 +132,6 @@ class DiffusionEngine:
         """
         with memory_check.memory_errors():
             started = time.monotonic()
-            self._tables.make_longest()
             streams = [self._open_stream(copy) for copy in self._placement.copies()]
             self._compiled_before_ready = int(self._compiled)
             log.info(

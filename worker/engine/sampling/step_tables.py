@@ -41,16 +41,6 @@ class StepTables:
             self._schedules.append(schedule)
         return self._schedules.index(schedule)
 
-    def make_longest(self) -> None:
-        """Make the longest table of every scheduler.
-
-        A broken schedule is then found at start instead of by a job.
-        """
-        steps = self._info.max_num_inference_steps
-        for number in range(len(self._schedules)):
-            for name in self._info.schedulers:
-                self._cached_table(number, name, steps, 0)
-
     def of(self, spec: ImageSpec, shape: Shape) -> CoefficientTable:
         """Return the table of an image of a declared shape.
 
