@@ -48,6 +48,10 @@ def create_app(settings: WorkerSettings) -> Celery:
         accept_content=["json"],
         result_expires=settings.retention_s,
         result_backend_always_retry=True,
+        worker_enable_remote_control=False,  # ours takes its place: see `remote_control`
+        control_exchange=settings.namespace,
+        event_exchange=f"celeryev.{settings.namespace}",
+        event_queue_prefix=f"celeryev.{settings.namespace}",
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_transport_options=options,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnreadableRecord
-from imagefleet.shared.jobs.callback_events import build_callback
+from imagefleet.shared.jobs.cancel import cancel
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.fleet_status import FleetReader, FleetStatus
 from imagefleet.shared.jobs.listing import JobListing
-from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent, State, check_job_id
+from imagefleet.shared.jobs.model import TERMINAL, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
@@ -87,14 +87,7 @@ class Connection:
     def cancel(self, job_id: str) -> State:
         """Cancel a job, and return its state now; see `Client.cancel`."""
         with self.translate_errors():
-            request = self.records.get(check_job_id(job_id)).request
-            event = build_callback(CallbackEvent.CANCELLED, job_id, request)
-            while True:
-                if self.records.cancel(job_id, "", event).happened:
-                    return State.CANCELLED
-                state = self.records.request_cancel(job_id)
-                if state is not State.QUEUED:  # QUEUED: it was requeued just now, so repeat
-                    return state
+            return cancel(self.records, job_id)
 
     def list_jobs(
         self, cursor: int, state: State | None, since: float | None

@@ -125,6 +125,6 @@ def _call_commands_of_celery(client: Any, namespace: str, name: str) -> None:
     database = client.connection_pool.connection_kwargs.get("db") or 0
     with client.pubsub() as subscriptions:
         subscriptions.subscribe(result)
-        subscriptions.psubscribe(f"/{database}.celery.pidbox")
+        subscriptions.psubscribe(f"/{database}.{namespace}.pidbox")
         for _ in range(2):  # the answers, of which one may be an error
             subscriptions.get_message(timeout=5)

@@ -23,6 +23,7 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, celery_url, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.certificates import make_certificate
+from tests.support.control_messages import remote_control_app
 from tests.support.jobs import finish
 from tests.support.processes import ROOT, StartWorker, until
 from tests.support.redis import RedisProxy, SentinelPair, TcpServer
@@ -79,6 +80,8 @@ def test_a_user_with_the_documented_rights_suffices(
     assert _all_succeed(producer, jobs)
     with Celery(backend=celery_url(restricted_url), set_as_current=False) as app:
         assert AsyncResult(jobs[0].id, app=app).get(timeout=300)["images"]
+    with remote_control_app(restricted_url, namespace) as app:
+        assert app.control.ping(timeout=5, limit=1)
     assert worker.terminate() == 0
     assert "permission" not in worker.output().lower()
 

@@ -20,31 +20,34 @@ from tests.support.redis import SentinelPair, TcpServer
 SECRET = "hunter2"
 
 
-def _celery(url: str) -> Celery:
+def _celery(url: str, namespace: str = "imagefleet") -> Celery:
     address, options = celery_url(url), transport_options(url)
     app = Celery(broker=address, backend=address, set_as_current=False)
     app.conf.broker_transport_options = options
+    app.conf.control_exchange = namespace
     app.conf.result_backend_transport_options = options
     return app
 
 
-def _inspect(url: str) -> str:
+def _inspect(url: str, namespace: str) -> str:
     """Return what Celery's remote control tells about the workers: statistics, settings, report."""
     answers = []
-    with _celery(url) as app:
+    with _celery(url, namespace) as app:
         for command in ("stats", "conf", "report"):
             ask = getattr(app.control.inspect(timeout=5, limit=1), command)
             answers.append(json.dumps(until(ask), default=str))
     return "\n".join(answers)
 
 
-def test_the_password_of_redis_is_shown_nowhere(start: StartWorker, tmp_path: Path) -> None:
+def test_the_password_of_redis_is_shown_nowhere(
+    start: StartWorker, tmp_path: Path, namespace: str
+) -> None:
     with TcpServer(tmp_path / "redis", "--requirepass", f"a?#@/{SECRET}") as server:
         url = f"redis://:a%3F%23%40%2F{SECRET}@127.0.0.1:{server.port}/0"
         worker = start(IMAGEFLEET_REDIS_URL=url)
         worker.await_log("ready after")
         worker.await_log("Connected to")
-        told = _inspect(url)
+        told = _inspect(url, namespace)
         worker.terminate()
     assert f'"port": {server.port}' in told
     assert SECRET not in told
@@ -52,12 +55,14 @@ def test_the_password_of_redis_is_shown_nowhere(start: StartWorker, tmp_path: Pa
     assert "transport:   redis://:**@" in worker.output()
 
 
-def test_the_password_of_sentinels_is_shown_nowhere(start: StartWorker, tmp_path: Path) -> None:
+def test_the_password_of_sentinels_is_shown_nowhere(
+    start: StartWorker, tmp_path: Path, namespace: str
+) -> None:
     with SentinelPair(tmp_path / "pair", password=SECRET) as pair:
         worker = start(IMAGEFLEET_REDIS_URL=pair.url)
         worker.await_log("ready after")
         worker.await_log("Connected to")
-        told = _inspect(pair.url)
+        told = _inspect(pair.url, namespace)
         worker.terminate()
     assert "sentinel_kwargs" in told
     assert SECRET not in told

@@ -8,11 +8,11 @@ import pytest
 from celery import Celery
 from click.testing import CliRunner
 
-from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.commands.cli import _node_name, main
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings.worker_settings import WorkerSettings
+from tests.support.control_messages import remote_control_app
 from tests.support.processes import StartWorker, until
 
 WITHOUT = """
@@ -66,12 +66,12 @@ def _nodes(app: Celery) -> set[str]:
 
 
 def test_two_workers_of_one_host_are_two_nodes(
-    start: StartWorker, redis_server: LocalRedisServer
+    start: StartWorker, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     for worker in (start(), start()):
         worker.await_log("ready after")
         worker.await_log("Connected to")
-    with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
+    with remote_control_app(redis_server.url, namespace) as app:
         # A node answers only once its remote control has connected.
         names = until(lambda: found if len(found := _nodes(app)) == 2 else None)
     assert all(name.startswith("imagefleet-") for name in names)

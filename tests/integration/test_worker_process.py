@@ -23,6 +23,7 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.process.exit_codes import ExitCode
+from tests.support.control_messages import remote_control_app
 from tests.support.files import files_below
 from tests.support.jobs import finish
 from tests.support.processes import PATIENT, StartWorker, until
@@ -284,12 +285,12 @@ def test_sigterm_while_redis_is_away_ends_the_worker_and_loses_no_job(
 
 
 def test_the_shutdown_command_of_celery_requeues_jobs_too(
-    start: StartWorker, producer: Client, redis_server: LocalRedisServer
+    start: StartWorker, producer: Client, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     first = start(*PATIENT, IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_DRAIN_S="1")
     jobs = producer.submit_many(["a", "b", "c"])
     until(lambda: {job.status().state for job in jobs} == {State.RUNNING})
-    with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
+    with remote_control_app(redis_server.url, namespace) as app:
         until(lambda: app.control.ping(timeout=1))  # a command before the worker listens is lost
         app.control.shutdown()
     assert first.wait() == 0

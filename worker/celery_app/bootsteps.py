@@ -15,6 +15,7 @@ from celery.worker.consumer.tasks import Tasks
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError
 from imagefleet.shared.text.printable import mask_credentials, printable
 from imagefleet.worker.celery_app.masked_stats import mask_stats
+from imagefleet.worker.celery_app.remote_control import control_step
 from imagefleet.worker.celery_app.results import store_rejection
 from imagefleet.worker.process.exit_codes import exit_code_of
 from imagefleet.worker.startup.lifecycle import Lifecycle
@@ -27,6 +28,7 @@ def install_steps(app: Celery, lifecycle: Lifecycle) -> None:
     """Add the bootsteps to `app`, so that its workers own the devices and claim messages."""
     app.steps["worker"].add(_devices_step(lifecycle))
     app.steps["consumer"].add(_dispatcher_step(lifecycle))
+    app.steps["consumer"].add(control_step(lifecycle))
 
     @worker_shutting_down.connect(weak=False)
     def stop_claiming(how: str, **_: Any) -> None:

@@ -21,6 +21,7 @@ from imagefleet.shared.errors import (
     StorageUnavailable,
     WorkerError,
 )
+from imagefleet.shared.jobs.cancel import cancel
 from imagefleet.shared.jobs.message_origin import sha1_of
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.records import JobRecords
@@ -119,6 +120,10 @@ class JobExecutor:
         if stored is not None:
             self._records.cancel_unconditionally(job_id, sha1_of(stored))
         return True
+
+    def cancel(self, job_id: str) -> State:
+        """Cancel a job of the namespace, wherever it waits or runs. Raises what `cancel` raises."""
+        return cancel(self._records, job_id)
 
     def requeue(self, attempts: Sequence[Attempt], *, counted: bool = False) -> list[Attempt]:
         """Requeue the record, then the message, then wake the waiting threads. Celery acknowledges

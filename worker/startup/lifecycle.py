@@ -76,7 +76,7 @@ class Lifecycle:
             on_lease_lost=self._on_lease_lost,
             on_hang=self._on_devices_hung,
             on_devices_failed=self._on_devices_failed,
-            on_drain_requested=self._on_drain_requested,
+            on_drain_requested=self.request_drain,
         )
         self._parts = build(self.settings, self._stores, hooks)
         engine = self._parts.engine
@@ -215,9 +215,11 @@ class Lifecycle:
         log.warning("preemption notice received: the platform is about to take this host away")
         self.quit()
 
-    def _on_drain_requested(self) -> None:
+    def request_drain(self) -> None:
+        """Drain as SIGTERM does. A request while the worker drains already changes nothing."""
         log.warning("this worker was asked to drain")
-        os.kill(os.getpid(), signal.SIGTERM)  # Celery then stops as for any SIGTERM
+        if not self._stop_requested:
+            os.kill(os.getpid(), signal.SIGTERM)  # Celery then stops as for any SIGTERM
 
     def _on_devices_failed(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:
         """Requeue the jobs of `batch`, on which the devices failed, and the waiting ones.
