@@ -45,6 +45,8 @@ _INSPECT: Final[Mapping[str, tuple[str, type] | None]] = {
 """Celery's own commands that only look, with the argument that each takes and its type."""
 COMMANDS: Final = (*_INSPECT, "revoke", "shutdown")
 """Every command that a worker follows."""
+_FROM_MONITORS: Final = ("disable_events", "enable_events", "heartbeat")
+"""Flower sends these every few seconds. They are refused without a line in the log."""
 _MAX_REVOKED: Final = 1_000
 _WARN_EVERY_S: Final = 10.0
 
@@ -114,7 +116,8 @@ class CommandMailbox(Pidbox):
         try:
             reply = self._run(message)
         except (ValueError, InvalidRequest) as error:
-            self._warn(f"remote control: {error}")
+            if message.method not in _FROM_MONITORS:
+                self._warn(f"remote control: {error}")
             reply = {"error": str(error)}
         except Exception as error:
             log.exception("the command %s of the remote control failed", printable(message.method))
