@@ -76,6 +76,30 @@ def test_the_padding_token_is_that_of_transformers(
     assert ids[0, 2] == vocabulary["!" if padding == "!" else "!</w>"]
 
 
+_END = {"content": "<|endoftext|>", "normalized": True}
+
+
+@pytest.mark.parametrize(
+    ("token_map", "is_end"),
+    [
+        ({"eos_token": _END}, False),
+        ({"eos_token": _END, "pad_token": "<|endoftext|>"}, False),
+        ({"eos_token": "<|endoftext|>", "pad_token": _END}, True),
+        ({"eos_token": _END, "unk_token": _END, "pad_token": _END}, True),
+    ],
+)
+def test_of_tokens_with_one_text_the_last_one_counts(
+    checkpoint: Path, token_map: dict[str, Any], is_end: bool
+) -> None:
+    """Transformers 5.23 reads `<|EndOfText|>` as the end token, or as text, in these files."""
+    folder = checkpoint / "tokenizer"
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 77}')
+    (folder / "special_tokens_map.json").write_text(json.dumps(token_map))
+    end = json.loads((folder / "vocab.json").read_text())["<|endoftext|>"]
+    ids = ClipTokenizer(CheckpointFiles(checkpoint), "tokenizer")(["red <|EndOfText|>"])
+    assert (ids[0, 2] == end) == is_end
+
+
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [

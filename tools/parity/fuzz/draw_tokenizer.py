@@ -58,6 +58,10 @@ def change_special_tokens_map(draft: Draft) -> None:
     fields: dict[str, Any] = {"pad_token": draft.random.choice(pads)}
     if isinstance(fields["pad_token"], dict):
         fields["pad_token"] = {"content": "!", "lstrip": False, "normalized": True}
+    for name in ("eos_token", "unk_token", "pad_token"):
+        if draft.random.random() < 0.3:
+            normalized = draft.random.random() < 0.7
+            fields[name] = {"content": "<|endoftext|>", "normalized": normalized}
     if draft.random.random() < 0.3:
         fields["extra_special_tokens"] = ["red</w>"]
     draft.edit(f"{folder}/special_tokens_map.json", **fields)

@@ -170,10 +170,16 @@ def _extra_tokens(fields: Mapping[str, Any]) -> list[Added]:
 def _in_order(
     listed: Mapping[int, AddedToken], named: Mapping[str, Added], extra: Iterable[Added]
 ) -> list[AddedToken]:
-    """Return all added tokens: those with an id by their ids, then those with a role."""
+    """Return all added tokens: those with an id by their ids, then those with a role.
+
+    Of tokens that have a role and the same text but other options the last one counts.
+    """
     roles = {str(token) for token in named.values()}
-    tokens = [
-        AddedToken(
+
+    def added(token: Added) -> AddedToken:
+        if isinstance(token, str):
+            return AddedToken(token, special=True)
+        return AddedToken(
             token.content,
             single_word=token.single_word,
             lstrip=token.lstrip,
@@ -181,14 +187,15 @@ def _in_order(
             normalized=token.normalized,
             special=token.special or token.content in roles,
         )
-        for _, token in sorted(listed.items())
-    ]
-    known = {token.content for token in tokens}
+
+    with_id = {token.content: added(token) for _, token in sorted(listed.items())}
+    others: dict[str, AddedToken] = {}
+    seen: list[Added] = []
     for token in (*named.values(), *extra):
-        if str(token) not in known:
-            known.add(str(token))
-            tokens.append(AddedToken(token, special=True) if isinstance(token, str) else token)
-    return tokens
+        if str(token) not in with_id and token not in seen:
+            seen.append(token)
+            others[str(token)] = added(token)
+    return [*with_id.values(), *others.values()]
 
 
 def _as_token(value: object) -> Added | None:
