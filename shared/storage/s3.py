@@ -26,6 +26,7 @@ from botocore.exceptions import (
 
 from imagefleet.shared.errors import (
     ConfigurationError,
+    ImagefleetError,
     StorageDenied,
     StorageUnavailable,
 )
@@ -40,38 +41,15 @@ from imagefleet.shared.storage.base import (
     describe_file,
     describe_object,
 )
+from imagefleet.shared.storage.s3_errors import error_from_answer, first_line, is_missing
 
 _BUFFER_BYTES: Final = 1 << 20
 _MAX_PUT_BYTES: Final = 1 << 30
 """Larger files are uploaded in parts. S3 takes at most 5 GiB in one request."""
 _PART_BYTES: Final = 64 << 20
 """S3 takes at most 10,000 parts, which are 625 GiB."""
-_MISSING_CODES: Final = frozenset({"NoSuchKey", "404"})
-_TEMPORARY_CODES: Final = frozenset(
-    {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown"}
-)
-"""The status of these answers is 4xx, yet the same put may succeed later."""
-_DENIED_REASONS: Final = {
-    "NoSuchBucket": "there is no such bucket; create it, or correct IMAGEFLEET_STORAGE_URL",
-    "InvalidAccessKeyId": "the server does not know the access key; check AWS_ACCESS_KEY_ID",
-    "SignatureDoesNotMatch": "the secret key is wrong; check AWS_SECRET_ACCESS_KEY",
-    "ExpiredToken": "the session token has expired; renew the credentials",
-    "RequestTimeTooSkewed": "this host's clock is wrong by more than 15 minutes",
-    "PermanentRedirect": "the bucket is in another region; set AWS_REGION",
-    "AuthorizationHeaderMalformed": "the bucket is in another region; set AWS_REGION",
-}
-_ACCESS_DENIED_CODES: Final = frozenset({"AccessDenied", "403"})
-"""The answer to a HEAD request has no body, so its code is the status."""
-_RIGHTS: Final = {
-    "put": "PutObject",
-    "get": "GetObject",
-    "check": "GetObject",
-    "list": "ListBucket",
-    "delete": "DeleteObject",
-}
-"""The right that each action needs."""
-_INSUFFICIENT_STORAGE: Final = 507
-_TEMPORARY_STATUSES: Final = frozenset({408, 409, 425, 429})
+_READS: Final = frozenset({"get", "check"})
+"""Actions that may find that there is no such object."""
 
 
 class S3Store:
@@ -142,31 +120,26 @@ class S3Store:
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         with self._open(key, Range=f"bytes={start}-{start + length - 1}") as answer:
-            data: bytes = answer["Body"].read()
-            return data
+            data: bytes = answer["Body"].read(length + 1)
+        if len(data) > length:
+            raise StorageDenied(f"{self.url}: cannot get a part of {key}: the server sends more")
+        return data
 
     @contextmanager
     def _open(self, key: str, **options: str) -> Iterator[dict[str, Any]]:
         """Open an object for reading. Raise KeyError if it does not exist."""
         with self._translate_errors("get", key):
-            try:
-                answer = self._client.get_object(**self._location(key), **options)
-            except ClientError as error:
-                if _error_code(error) in _MISSING_CODES:
-                    raise KeyError(key) from None
-                raise
+            answer = self._client.get_object(**self._location(key), **options)
             with closing(answer["Body"]):
                 yield answer
 
     def exists(self, key: str) -> bool:
-        with self._translate_errors("check", key):
-            try:
+        try:
+            with self._translate_errors("check", key):
                 self._client.head_object(**self._location(key))
-            except ClientError as error:
-                if _error_code(error) in _MISSING_CODES:
-                    return False
-                raise
-            return True
+        except KeyError:
+            return False
+        return True
 
     def list(self, prefix: str = "") -> Iterator[str]:
         pages = self._client.get_paginator("list_objects_v2")
@@ -198,12 +171,19 @@ class S3Store:
 
     @contextmanager
     def _translate_errors(self, action: str, key: str) -> Iterator[None]:
-        """Map botocore's errors inside the block to ours."""
+        """Map botocore's errors inside the block to ours.
+
+        Raise KeyError if an object that is read does not exist.
+        """
         where = f"{self.url}: cannot {action} {key}"
         try:
             yield
+        except ImagefleetError:
+            raise
         except ClientError as error:
-            raise _error_from_response(error, where, _RIGHTS.get(action, "")) from error
+            if action in _READS and is_missing(error.response):
+                raise KeyError(key) from None
+            raise error_from_answer(error.response, where, action) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise ConfigurationError(
                 f"{where}: credentials are missing; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -211,7 +191,10 @@ class S3Store:
         except (ParamValidationError, NoRegionError) as error:
             raise ConfigurationError(f"{where}: {error}") from error
         except (BotoCoreError, OSError) as error:
-            raise StorageUnavailable(f"{where}: {error}") from error
+            raise StorageUnavailable(f"{where}: {first_line(error)}") from error
+        except Exception as error:  # botocore and urllib3 raise any kind for a wrong answer
+            why = f"{type(error).__name__}: {first_line(error)}"
+            raise StorageUnavailable(f"{where}: its answer cannot be read: {why}") from error
 
 
 def _client(endpoint_url: str | None, region: str | None, timeout_s: float, attempts: int) -> Any:
@@ -228,9 +211,20 @@ def _client(endpoint_url: str | None, region: str | None, timeout_s: float, atte
     )
     try:
         session = boto3.session.Session()
-        return session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+        client = session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+        client.meta.events.register("before-call.s3.HeadBucket", _follow_no_redirect)
+        return client
     except (ValueError, ProfileNotFound, BotoCoreError) as error:
         raise ConfigurationError(f"IMAGEFLEET_STORAGE_URL: {error}") from error
+
+
+def _follow_no_redirect(context: dict[str, Any], **_: object) -> None:
+    """Mark a request as redirected already.
+
+    After a redirect that names no region, botocore asks for it by HeadBucket. If that is redirected
+    too, it would ask again, until Python's stack is full.
+    """
+    context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _read_body(body: Any, key: str, announced: int | None, max_bytes: int | None) -> bytes:
@@ -243,24 +237,3 @@ def _read_body(body: Any, key: str, announced: int | None, max_bytes: int | None
         data = body.read(max_bytes + 1)
         check_size(key, len(data), max_bytes)
     return data
-
-
-def _error_code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
-
-
-def _error_from_response(
-    error: ClientError, where: str, right: str
-) -> StorageDenied | StorageUnavailable:
-    """Decide whether the same request, which needs `right`, may succeed later."""
-    code = _error_code(error)
-    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    if code in _DENIED_REASONS:
-        return StorageDenied(f"{where}: {_DENIED_REASONS[code]}")
-    if code in _ACCESS_DENIED_CODES:
-        return StorageDenied(f"{where}: these credentials lack the right {right}")
-    if status == _INSUFFICIENT_STORAGE:
-        return StorageDenied(f"{where}: the store is full")
-    if status >= 500 or status in _TEMPORARY_STATUSES or code in _TEMPORARY_CODES:
-        return StorageUnavailable(f"{where}: the server answers {status} {code}")
-    return StorageDenied(f"{where}: the server answers {status} {code}")

@@ -35,7 +35,7 @@ from imagefleet.shared.text.printable import printable
 from imagefleet.worker.devices.slots import InitInput
 from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.contract.latents_file import decode_latents
+from imagefleet.worker.engine.contract.latents_file import decode_latents, max_file_bytes
 from imagefleet.worker.engine.contract.unfinished_latents import InputLatents, LatentFormat
 from imagefleet.worker.images.file_structure import check_structure
 from imagefleet.worker.jobs.attempt import Attempt
@@ -54,8 +54,8 @@ _FORMATS: Final = ("PNG", "JPEG", "WEBP")
 _FORMAT_NAMES: Final = ", ".join(_FORMATS)
 _TIMEOUT_S: Final = 30.0
 """One image may take this many seconds, from the name server to the last byte."""
-_MAX_DECODING: Final = 2
-"""At most this many images are in memory as pixels. Decoding one of the largest takes 305 MB."""
+MAX_DECODING: Final = 2
+"""At most this many files are decoded at once. One of the largest images takes 305 MB."""
 _GREY_16_BIT_MODES: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 """Pillow has these modes for grey of 16 bits."""
 _TRANSIENT_STATUSES: Final = (408, 425, 429)
@@ -97,7 +97,7 @@ class InputImages:
         self._latents = latents
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
-        self._decoding = threading.Semaphore(_MAX_DECODING)
+        self._decoding = threading.Semaphore(MAX_DECODING)
         # A resolver may still hang when the fetch that asked for it has ended.
         self._resolvers = ThreadPoolExecutor(2 * max_fetches, thread_name_prefix="resolve")
         self._fetchers = ThreadPoolExecutor(max_fetches, thread_name_prefix="input-images")
@@ -212,9 +212,7 @@ class InputImages:
 
     def _read_image(self, field: str, address: str, shape: Shape) -> Image.Image:
         """Read an image as diffusers' `load_image` does; resize it as `VaeImageProcessor` does."""
-        data = self._read_bytes(field, address)
-        if len(data) > MAX_INPUT_BYTES:
-            raise InvalidInput(f"{field}: must be at most {MAX_INPUT_BYTES:,} bytes")
+        data = self._read_bytes(field, address, MAX_INPUT_BYTES)
         try:
             check_structure(data)
             with self._decoding, Image.open(BytesIO(data), formats=_FORMATS) as opened:
@@ -229,32 +227,31 @@ class InputImages:
     def _read_latents(self, address: str, denoising_start: float, shape: Shape) -> InputLatents:
         if self._latents is None:
             raise InvalidInput("latents: this model takes none")
-        data = self._read_bytes("latents", address)
-        if len(data) > MAX_INPUT_BYTES:
-            raise InvalidInput(f"latents: must be at most {MAX_INPUT_BYTES:,} bytes")
+        data = self._read_bytes("latents", address, max_file_bytes(self._latents, shape))
         try:
-            values = decode_latents(data, self._latents, shape)
+            with self._decoding:
+                values = decode_latents(data, self._latents, shape)
         except ValueError as error:
             raise InvalidInput(f"latents: {printable(str(error))}") from error
         digest = f"sha256:{hashlib.sha256(values.tobytes()).hexdigest()}"
         return InputLatents(values=values, denoising_start=denoising_start, digest=digest)
 
-    def _read_bytes(self, field: str, address: str) -> bytes:
+    def _read_bytes(self, field: str, address: str, max_bytes: int) -> bytes:
         if address.startswith(("http://", "https://")):
-            return self._download(field, address)
+            return self._download(field, address, max_bytes)
         key = address.removeprefix(self._store.url)
         if "://" in key:
             raise InvalidInput(
                 f"{field}: must be an http(s) address, or an object of {self._store.url}"
             )
         try:
-            return self._store.get(key, MAX_INPUT_BYTES)
+            return self._store.get(key, max_bytes)
         except KeyError:
             raise InvalidInput(f"{field}: there is no {key} in {self._store.url}") from None
         except InvalidRequest as error:
             raise InvalidInput(f"{field}: {error.limit}") from None
 
-    def _download(self, field: str, url: str) -> bytes:
+    def _download(self, field: str, url: str, max_bytes: int) -> bytes:
         deadline = time.monotonic() + self._timeout_s
         # A name server may take longer than the limit, and getaddrinfo cannot be interrupted.
         endpoint = self._resolvers.submit(resolve_allowed, url, self._allow)
@@ -266,7 +263,7 @@ class InputImages:
                 "GET",
                 headers,
                 deadline=deadline,
-                max_bytes=MAX_INPUT_BYTES + 1,
+                max_bytes=max_bytes + 1,
             )
         except CallbackRefused as error:
             raise InvalidInput(f"{field}: {error}") from None
@@ -280,7 +277,9 @@ class InputImages:
         if response.status != 200:
             note = "; redirects are not followed" if 300 <= response.status < 400 else ""
             raise InvalidInput(f"{field}: its server answers {response.status}{note}")
-        if not response.complete and len(response.body) <= MAX_INPUT_BYTES:
+        if len(response.body) > max_bytes:
+            raise InvalidInput(f"{field}: must be at most {max_bytes:,} bytes")
+        if not response.complete:
             why = f"not fetched within {self._timeout_s:g} s"
             if time.monotonic() < deadline:  # else this worker has closed the connection
                 why = "its server closed the connection before the file was complete"

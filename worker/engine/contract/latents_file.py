@@ -7,6 +7,7 @@ bytes.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -26,6 +27,10 @@ _MAX_VALUE: Final = 1e6
 job overflowed in the networks, the batch that it shares would be lost."""
 _LENGTH_BYTES: Final = 8
 """A file begins with the length of its header, little-endian."""
+MAX_HEADER_BYTES: Final = 262_144
+"""A longer header is not read: reading one that lists 330,000 tensors takes 170 MB. The longest
+that `encode_latents` writes has about half of this: two prompts of 4,000 characters and the
+caller's metadata, as JSON within JSON."""
 
 
 def encode_latents(latents: LatentArray, scaling: str, metadata: Mapping[str, Any]) -> bytes:
@@ -33,6 +38,11 @@ def encode_latents(latents: LatentArray, scaling: str, metadata: Mapping[str, An
     values = np.ascontiguousarray(np.moveaxis(latents, -1, 0)[None], np.float32)
     text = json.dumps({**metadata, _SCALING: scaling}, ensure_ascii=False)
     return save({_TENSOR: values}, {_METADATA: text})
+
+
+def max_file_bytes(expected: LatentFormat, shape: Shape) -> int:
+    """Return the most bytes that a file of latents for an image of `shape` may have."""
+    return _LENGTH_BYTES + MAX_HEADER_BYTES + 4 * math.prod(_size(expected, shape))
 
 
 def decode_latents(data: bytes, expected: LatentFormat, shape: Shape) -> LatentArray:
@@ -45,9 +55,13 @@ def decode_latents(data: bytes, expected: LatentFormat, shape: Shape) -> LatentA
         shape: The size of the image.
 
     Raises:
-        ValueError: it is no such file, or its latents are of another type, size or scaling, or
-            contain NaN, infinity or values beyond 1e6. The text is one clause.
+        ValueError: it is no such file, its header is longer than MAX_HEADER_BYTES, or its latents
+            are of another type, size or scaling, or contain NaN, infinity or values beyond 1e6.
+            The text is one clause.
     """
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if MAX_HEADER_BYTES < length < len(data):
+        raise ValueError(f"have a header of {length:,} bytes; must be at most {MAX_HEADER_BYTES:,}")
     try:
         tensors = load(data)
     except (SafetensorError, KeyError, ValueError, OverflowError, MemoryError) as error:
@@ -56,8 +70,7 @@ def decode_latents(data: bytes, expected: LatentFormat, shape: Shape) -> LatentA
     if values is None or len(tensors) != 1:
         names = ", ".join(sorted(tensors)) or "none"
         raise ValueError(f"must hold one tensor named {_TENSOR}; there are {names[:80]}")
-    factor = expected.pixels_per_latent
-    size = (1, expected.channels, shape.height // factor, shape.width // factor)
+    size = _size(expected, shape)
     if values.dtype != np.float32 or values.shape != size:
         found = f"{values.dtype}{list(values.shape)}"
         raise ValueError(f"are {found}; must be float32{list(size)} for an image of {shape}")
@@ -69,6 +82,11 @@ def decode_latents(data: bytes, expected: LatentFormat, shape: Shape) -> LatentA
             f"are of a model with {scaling[:200]}; those of this model have {expected.scaling}"
         )
     return np.ascontiguousarray(np.moveaxis(values[0], 0, -1))
+
+
+def _size(expected: LatentFormat, shape: Shape) -> tuple[int, int, int, int]:
+    factor = expected.pixels_per_latent
+    return 1, expected.channels, shape.height // factor, shape.width // factor
 
 
 def _scaling_of(data: bytes) -> str | None:

@@ -1,0 +1,78 @@
+"""Every file that a job can name is bounded: no file costs a worker its memory, or others time."""
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+from imagefleet import Client
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.contract.latents_file import MAX_HEADER_BYTES, max_file_bytes
+from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
+from imagefleet.worker.images.file_structure import MAX_PARTS, MAX_SCANS
+from imagefleet.worker.jobs.input_images import MAX_DECODING, MAX_PIXELS, MAX_SIDE
+from imagefleet.worker.settings.worker_settings import WorkerSettings
+from tests.support.image_server import ImageServer
+from tests.support.jobs import finish
+from tests.support.processes import StartWorker, Worker
+
+_TENSORS: Final = 290_000
+"""The header of this file has 19 MB."""
+_HOSTILE_JOBS: Final = 24
+_MAX_GROWTH_MB: Final = 200
+"""Without a bound the jobs of this test need 4,000 MB."""
+_SECURITY: Final = Path(__file__).parents[2] / "docs" / "security.md"
+
+
+def _many_tensors(count: int) -> bytes:
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header = json.dumps({f"t{number}": entry for number in range(count)}).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
+def _peak_mb(worker: Worker) -> int:
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) // 1_000  # type: ignore[index]
+
+
+def test_latents_with_very_many_tensors_cost_a_worker_no_memory(
+    start: StartWorker, producer: Client, tmp_path: Path
+) -> None:
+    bomb = _many_tensors(_TENSORS)
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "bomb.safetensors").write_bytes(bomb)
+    worker = start(IMAGEFLEET_CALLBACK_ALLOW="127.0.0.0/8")
+    [before] = producer.submit_many(["before"])
+    assert finish(producer, [before]) == {State.SUCCEEDED}
+    used_mb = _peak_mb(worker)
+    with ImageServer({"/bomb": bomb}) as server:
+        addresses = ["bomb.safetensors", f"{server.url}/bomb"] * (_HOSTILE_JOBS // 2)
+        hostile = [
+            producer.submit("a", latents=each, denoising_start=0.5, tenant="hostile")
+            for each in addresses
+        ]
+        other = producer.submit("a", tenant="other", priority=0)
+        assert finish(producer, [other]) == {State.SUCCEEDED}
+        assert finish(producer, hostile) == {State.FAILED}
+    errors = {str(job.status().error) for job in hostile}
+    assert len(errors) == 2, errors
+    assert all("must be at most 263,176 bytes" in each for each in errors), errors
+    assert _peak_mb(worker) < used_mb + _MAX_GROWTH_MB
+
+
+def test_the_documented_bounds_are_those_of_the_code() -> None:
+    page = _SECURITY.read_text()
+    lines = {line.split("|")[1].strip(): line for line in page.splitlines() if line.count("|") > 4}
+    images, latents = lines["`image`, `mask_image`"], lines["`latents`"]
+    for number in (MAX_INPUT_BYTES, MAX_PIXELS, MAX_SIDE, MAX_SCANS, MAX_PARTS):
+        assert f" {number:,}" in images
+    fetches = WorkerSettings.model_fields["input_image_fetches"].default
+    assert f"({fetches})" in images
+    assert f"; {MAX_DECODING} files are decoded" in images
+    sd15 = LatentFormat(channels=4, pixels_per_latent=8, scaling="")
+    largest = max_file_bytes(sd15, Shape(height=512, width=512))
+    assert f"{MAX_HEADER_BYTES + 8:,} and 4 for each value" in latents
+    assert f"{largest:,} for an image of 512×512" in latents
+    assert f"a header of {MAX_HEADER_BYTES:,} bytes" in latents
