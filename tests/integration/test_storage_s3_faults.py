@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 
@@ -203,3 +203,57 @@ def test_every_put_sends_the_digest_of_its_data(faulty: FaultyS3, store: S3Store
     faulty.fault = record
     store.put("a", b"imagefleet", "image/png")
     assert digests == ["+DOjzAIW9sKfbe5JOMASuIBA0BkMW75XGK812om3ne4="]
+
+
+_ADDRESS = {"location": "http://elsewhere.invalid/"}
+_REGION = {"x-amz-bucket-region": "eu-west-9"}
+
+
+def _answer(status: int, headers: Mapping[str, str], text: bytes = b"") -> Fault:
+    """Return a fault that answers each request like this, as a proxy or another server does."""
+
+    def fault(handler: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
+        handler.send_response(status)
+        for name, value in {**headers, "content-length": str(len(text))}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        if handler.command != "HEAD":
+            handler.wfile.write(text)
+
+    return fault
+
+
+_PAGE = b"<html><body>Please log in</body></html>"
+ODD_ANSWERS = {
+    "301 without a region": (_answer(301, {}), "answers 301 and names no address"),
+    "301 with an address": (_answer(301, _ADDRESS), "answers 301 and names http://elsewhere"),
+    "301 with a region": (_answer(301, _REGION), "answers 301 and names region eu-west-9"),
+    "302": (_answer(302, _ADDRESS, _PAGE), "answers 302 and names http://elsewhere"),
+    "307": (_answer(307, _ADDRESS), "answers 307 and names http://elsewhere"),
+    "400 with a region": (_answer(400, _REGION), "answers 400"),
+    "a page": (_answer(503, {"content-type": "text/html"}, _PAGE), "answers 503"),
+}
+"""Answers of servers that are not the bucket's, and what an error says of them."""
+
+
+@pytest.mark.parametrize("kind", ODD_ANSWERS)
+def test_the_answer_of_another_server_is_one_sentence(
+    store: S3Store, faulty: FaultyS3, kind: str
+) -> None:
+    faulty.fault, sentence = ODD_ANSWERS[kind]
+    for use in (
+        lambda: store.put("a", b"x", "text/plain"),
+        lambda: store.get("a", 10),
+        lambda: store.exists("a"),
+        lambda: list(store.list("a")),
+        store.check,
+    ):
+        with pytest.raises(ImagefleetError, match=sentence) as told:
+            use()
+        assert len(str(told.value).splitlines()) == 1
+
+
+def test_a_page_in_place_of_a_list_is_one_sentence(store: S3Store, faulty: FaultyS3) -> None:
+    faulty.fault = _answer(200, {}, _PAGE)
+    with pytest.raises(StorageUnavailable, match="does not return what was just written"):
+        store.check()
