@@ -182,6 +182,9 @@ def grow_embedding(draft: Draft, encoder: str, rows: int) -> None:
 
 def _ask_for_everything(draft: Draft) -> None:
     """Ask for prompts that are long, and that hold the tokens that were changed."""
-    prompts = ["red! blue <new> <sep> a</w> " + "a circle " * 12, "  on a\tcircle, 7! <|EndOfText|> red "]
+    prompts = [
+        "red! blue <new> <sep> a</w> " + "a circle " * 12,
+        "  on a\tcircle, 7! <|EndOfText|> red ",
+    ]
     draft.job.prompts = prompts
     draft.job.negative_prompts = draft.random.choice([None, ["", "blue!"], ["red red", ""]])
