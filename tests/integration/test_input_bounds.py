@@ -1,6 +1,5 @@
 """Every file that a job can name is bounded: no file costs a worker its memory, or others time."""
 
-import json
 import re
 from pathlib import Path
 from typing import Final
@@ -16,20 +15,15 @@ from imagefleet.worker.jobs.input_images import MAX_DECODING, MAX_PIXELS, MAX_SI
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from tests.support.image_server import ImageServer
 from tests.support.jobs import finish
+from tests.support.latents import file_of_empty_tensors
 from tests.support.processes import StartWorker, Worker
 
 _TENSORS: Final = 290_000
 """The header of this file has 19 MB."""
 _HOSTILE_JOBS: Final = 24
 _MAX_GROWTH_MB: Final = 200
-"""Without a bound the jobs of this test need 4,000 MB."""
+"""Reading one such file takes 530 MB without a bound."""
 _SECURITY: Final = Path(__file__).parents[2] / "docs" / "security.md"
-
-
-def _many_tensors(count: int) -> bytes:
-    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    header = json.dumps({f"t{number}": entry for number in range(count)}).encode()
-    return len(header).to_bytes(8, "little") + header
 
 
 def _peak_mb(worker: Worker) -> int:
@@ -40,7 +34,7 @@ def _peak_mb(worker: Worker) -> int:
 def test_latents_with_very_many_tensors_cost_a_worker_no_memory(
     start: StartWorker, producer: Client, tmp_path: Path
 ) -> None:
-    bomb = _many_tensors(_TENSORS)
+    bomb = file_of_empty_tensors(_TENSORS)
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "bomb.safetensors").write_bytes(bomb)
     worker = start(IMAGEFLEET_CALLBACK_ALLOW="127.0.0.0/8")

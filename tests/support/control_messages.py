@@ -1,6 +1,5 @@
 """Messages on the channel of Celery's remote control: commands, and drawn rubbish."""
 
-import base64
 import json
 import random
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from celery import Celery
 from celery.worker.control import Panel
 
 from imagefleet.shared.redis_client.connection import celery_url
+from tests.support.hostile_messages import encode_body
 
 ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "add_consumer": {"queue": "stray"},
@@ -45,7 +45,6 @@ def celery_commands() -> list[str]:
 
 def envelope(command: Any, **changed: Any) -> bytes:
     """Return `command` as kombu publishes it, with these parts of its envelope changed."""
-    body = base64.b64encode(json.dumps(command).encode()).decode()
     properties = {
         "body_encoding": "base64",
         "delivery_info": {"exchange": "x", "routing_key": ""},
@@ -54,7 +53,7 @@ def envelope(command: Any, **changed: Any) -> bytes:
         "priority": 0,
     }
     whole = {
-        "body": body,
+        "body": encode_body(command),
         "content-encoding": "utf-8",
         "content-type": "application/json",
         "headers": {"clock": 1, "expires": 0},

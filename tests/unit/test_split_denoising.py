@@ -32,6 +32,7 @@ from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.input_permits import image_source
 from imagefleet.worker.outbound.address_policy import AllowList
+from tests.support.latents import file_of_empty_tensors
 from tests.support.records import result_of_one_image
 
 INFO: Final = FakeEngine().info
@@ -201,26 +202,19 @@ def _tensors(**tensors: Any) -> bytes:
     return save({name: np.asarray(values) for name, values in tensors.items()})
 
 
-def _many_tensors(count: int) -> bytes:
-    """Return a valid file of so many empty tensors: all of it is its header."""
-    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    header = json.dumps({f"t{number}": entry for number in range(count)}).encode()
-    return len(header).to_bytes(8, "little") + header
-
-
 WRONG: Final[Mapping[str, tuple[bytes, str]]] = {
     "no file": (b"\x89PNG", "cannot be read as safetensors"),
     "cut short": (FILE[:-1], "cannot be read as safetensors"),
     "header too long": (b"\xff" * 16, "cannot be read as safetensors"),
     "long header": (
-        (262_145).to_bytes(8, "little") + _many_tensors(10)[8:].ljust(262_300),
+        (262_145).to_bytes(8, "little") + file_of_empty_tensors(10)[8:].ljust(262_300),
         "have a header of 262,145 bytes; must be at most 262,144",
     ),
     "long header of few bytes": (
         (300_000).to_bytes(8, "little") + b"{" + b" " * 260_000,
         "cannot be read as safetensors",
     ),
-    "file too large": (_many_tensors(330_000), "must be at most 262,664 bytes"),
+    "file too large": (file_of_empty_tensors(330_000), "must be at most 262,664 bytes"),
     "other tensor": (_tensors(image=VALUES), "must hold one tensor named latents; there are image"),
     "two tensors": (_tensors(latents=VALUES, image=VALUES), "one tensor named latents; there are"),
     "other type": (

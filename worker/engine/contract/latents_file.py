@@ -28,7 +28,7 @@ job overflowed in the networks, the batch that it shares would be lost."""
 _LENGTH_BYTES: Final = 8
 """A file begins with the length of its header, little-endian."""
 MAX_HEADER_BYTES: Final = 262_144
-"""A longer header is not read: reading one that lists 330,000 tensors takes 170 MB. The longest
+"""A longer header is not read: reading one that lists 290,000 tensors takes 530 MB. The longest
 that `encode_latents` writes has about half of this: two prompts of 4,000 characters and the
 caller's metadata, as JSON within JSON."""
 
@@ -59,7 +59,7 @@ def decode_latents(data: bytes, expected: LatentFormat, shape: Shape) -> LatentA
             are of another type, size or scaling, or contain NaN, infinity or values beyond 1e6.
             The text is one clause.
     """
-    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    length = _header_length(data)
     if MAX_HEADER_BYTES < length < len(data):
         raise ValueError(f"have a header of {length:,} bytes; must be at most {MAX_HEADER_BYTES:,}")
     try:
@@ -89,11 +89,14 @@ def _size(expected: LatentFormat, shape: Shape) -> tuple[int, int, int, int]:
     return 1, expected.channels, shape.height // factor, shape.width // factor
 
 
+def _header_length(data: bytes) -> int:
+    return int.from_bytes(data[:_LENGTH_BYTES], "little")
+
+
 def _scaling_of(data: bytes) -> str | None:
     """Return how the latents of a valid file are scaled; None if it does not say."""
-    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     try:
-        header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
+        header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + _header_length(data)])
         found = json.loads(header["__metadata__"][_METADATA])[_SCALING]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
