@@ -110,7 +110,7 @@ def test_revoke_cancels_waiting_running_and_unknown_jobs(
     control: Any,
     namespace: str,
 ) -> None:
-    worker = start(IMAGEFLEET_MODEL="fake:seconds=60,capacity=1")
+    worker = start(IMAGEFLEET_MODEL="fake:seconds=1,capacity=1")
     _await_node(control)
     running, waiting = producer.submit_many(["a", "b"], num_inference_steps=100)
     until(lambda: running.status().state is State.RUNNING)
