@@ -3,7 +3,6 @@
 import signal
 import sys
 import threading
-from functools import partial
 
 import click
 
@@ -33,14 +32,15 @@ from imagefleet.shared.process.extras import how_to_install
 def exporter(client: Client, port: int, host: str, models: tuple[str, ...]) -> None:
     """Export queues, workers, dead letters and callbacks to Prometheus.
 
-    One exporter per namespace is enough. It reads Redis when it is asked for /metrics, and runs
-    until SIGTERM or Ctrl-C. Workers export their own metrics: see IMAGEFLEET_METRICS_PORT.
+    One exporter per namespace is enough. It reads Redis when it is asked for /metrics, says within
+    5 seconds if Redis does not answer, and runs until SIGTERM or Ctrl-C. Workers export their own
+    metrics: see IMAGEFLEET_METRICS_PORT.
     """
     try:
         from prometheus_client import start_http_server
 
         from imagefleet.producer.fleet.metrics import FleetCollector
-        from imagefleet.producer.fleet.snapshot import read_snapshot
+        from imagefleet.producer.fleet.snapshot import SnapshotReader
         from imagefleet.shared.jobs.fleet_label import labelled_registry
     except ImportError:
         raise ConfigurationError(
@@ -48,7 +48,7 @@ def exporter(client: Client, port: int, host: str, models: tuple[str, ...]) -> N
         ) from None
 
     declared = {name for each in models if (name := each.partition("@")[0])}
-    collector = FleetCollector(partial(read_snapshot, client.connection), declared)
+    collector = FleetCollector(SnapshotReader(client.settings).read, declared)
     registry = labelled_registry(collector, client.settings.namespace)
     try:
         server, thread = start_http_server(port, host, registry)

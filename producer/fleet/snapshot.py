@@ -1,14 +1,28 @@
-"""Read everything that the exporter exports of one fleet. Redis errors come out translated."""
+"""Read everything that the exporter exports of one fleet, within a few seconds or not at all.
 
-from collections.abc import Mapping
+Redis errors come out translated.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.jobs.fleet_status import FleetStatus
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.redis_client.connection import connect, server_of
 from imagefleet.shared.redis_client.memory import RedisMemory
+from imagefleet.shared.settings.settings import Settings
+
+READ_S: Final = 4.5
+"""A snapshot takes at most this long. Prometheus waits 10 s for a page, and the rest is for a slow
+network and a busy host."""
+_COMMAND_S: Final = 3.0
+"""Redis must answer a command within this time. There is no second try: the next scrape is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +36,53 @@ class FleetSnapshot:
     """None: Redis does not say."""
     dataset_idle_s: float = 0.0
     """The longest time for which nothing has changed in a running dataset."""
+
+
+class SnapshotReader:
+    """Reads snapshots of one fleet, one at a time. Threads may share it.
+
+    A lookup of a name, a handshake or a list of Sentinels may take longer than a scrape may. So
+    each read has a thread of its own, which is left to itself after `READ_S`. A scrape that comes
+    before it has ended waits for the same read, so that there is never more than one such thread.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        url = settings.redis_url.get_secret_value()
+        client = connect(url, retries=0, answer_within_s=_COMMAND_S)
+        self._connection = Connection(settings, client)
+        self._server = server_of(url)
+        self._lock = threading.Lock()
+        self._latest: Future[FleetSnapshot] | None = None
+
+    def read(self) -> FleetSnapshot:
+        """Return a snapshot that was finished after this call began.
+
+        Raises:
+            BrokerUnavailable: Redis does not answer, or not in time.
+        """
+        with self._lock:
+            if self._latest is None or self._latest.done():
+                self._latest = _start(lambda: read_snapshot(self._connection))
+            latest = self._latest
+        try:
+            return latest.result(READ_S)
+        except TimeoutError:
+            raise BrokerUnavailable(
+                f"Redis at {self._server} did not answer within {READ_S:g} s"
+            ) from None
+
+
+def _start(read: Callable[[], FleetSnapshot]) -> Future[FleetSnapshot]:
+    answer: Future[FleetSnapshot] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(read())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="snapshot", daemon=True).start()
+    return answer
 
 
 def read_snapshot(connection: Connection) -> FleetSnapshot:

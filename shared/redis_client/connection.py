@@ -16,7 +16,13 @@ RETRY_FOREVER = -1
 """Number of retries for a worker, which may hold finished images."""
 
 
-def connect(url: str, *, retries: int = 3, max_connections: int | None = None) -> "Redis":
+def connect(
+    url: str,
+    *,
+    retries: int = 3,
+    max_connections: int | None = None,
+    answer_within_s: float = 10.0,
+) -> "Redis":
     """Return a client for `url`, which connects at its first command.
 
     A command is retried `retries` times after a lost connection. With RETRY_FOREVER it is also
@@ -25,6 +31,8 @@ def connect(url: str, *, retries: int = 3, max_connections: int | None = None) -
     Args:
         max_connections: connections that the threads of the client share. A thread waits until one
             is free. None: as many as threads use the client at the same time.
+        answer_within_s: seconds in which Redis must answer each try of a command, unless `url` has
+            the option `socket_timeout`. Connecting may take 5 of them.
 
     Raises:
         ConfigurationError: `url` is not the address of a Redis.
@@ -43,8 +51,8 @@ def connect(url: str, *, retries: int = 3, max_connections: int | None = None) -
         "encoding_errors": "replace",  # a broken message must reach the code that rejects it
         "retry": retry_class(ExponentialBackoff(cap=1.0, base=0.05), retries=retries),
         "retry_on_error": [*lost, WritesRefused] if forever else lost,
-        "socket_timeout": 10,
-        "socket_connect_timeout": 5,
+        "socket_timeout": answer_within_s,
+        "socket_connect_timeout": min(answer_within_s, 5.0),
         "health_check_interval": 30,
     }
     if url.startswith("unix:"):

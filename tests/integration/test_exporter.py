@@ -1,7 +1,9 @@
 """`imagefleet exporter` against a real Redis, as Prometheus reads it."""
 
 import re
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,25 @@ from imagefleet.shared.redis_client.memory import read_memory
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs.attempt import offer_of
 from tests.support.datasets import RUN, SHARDS
+from tests.support.hanging import HangingServer
 from tests.support.http_client import http_get
 from tests.support.processes import StartWorker, until
 from tests.support.redis import TcpServer
+
+SCRAPE_TIMEOUT_S = 10.0
+"""How long Prometheus waits for a page, if nothing else is configured."""
+_HANGING_LOOKUP = """
+import socket, sys, threading
+lookup = socket.getaddrinfo
+def hang(host, *arguments, **options):
+    if host == "redis.test":
+        threading.Event().wait()
+    return lookup(host, *arguments, **options)
+socket.getaddrinfo = hang
+from imagefleet.producer.commands.cli import main
+main()
+"""
+"""An `imagefleet` whose lookup of one name never ends."""
 
 Scrape = Callable[[], dict[tuple[str, str], float]]
 """Returns the values by metric and label values, without that of the fleet."""
@@ -26,8 +44,10 @@ Scrape = Callable[[], dict[tuple[str, str], float]]
 
 @pytest.fixture
 def export(start: StartWorker, namespace: str) -> Callable[..., Scrape]:
-    def start_exporter(*options: str, **settings: str) -> Scrape:
-        command = ["-m", "imagefleet.producer", "exporter", "--host", "127.0.0.1", "--port", "0"]
+    def start_exporter(
+        *options: str, program: Sequence[str] = ("-m", "imagefleet.producer"), **settings: str
+    ) -> Scrape:
+        command = [*program, "exporter", "--host", "127.0.0.1", "--port", "0"]
         exporter = start(*command, *options, **settings)
         line = until(lambda: re.search(r"metrics on 127\.0\.0\.1 port (\d+)", exporter.output()))
         assert line is not None
@@ -140,3 +160,40 @@ def test_without_redis_the_exporter_says_so(
 ) -> None:
     scraped = export(IMAGEFLEET_REDIS_URL="redis://127.0.0.1:1/0")()
     assert scraped == {("imagefleet_redis_up", ""): 0}
+
+
+def _scrape_in_time(scrape: Scrape) -> dict[tuple[str, str], float]:
+    started = time.monotonic()
+    scraped = scrape()
+    assert time.monotonic() - started < SCRAPE_TIMEOUT_S
+    return scraped
+
+
+def test_prometheus_learns_that_redis_hangs_before_it_gives_up(
+    export: Callable[..., Scrape], redis_server: LocalRedisServer
+) -> None:
+    with HangingServer("127.0.0.1") as server:
+        scrape = export(IMAGEFLEET_REDIS_URL=f"redis://127.0.0.1:{server.port}/0")
+        assert _scrape_in_time(scrape) == {("imagefleet_redis_up", ""): 0}
+
+
+def test_prometheus_learns_that_the_name_of_redis_is_not_resolved_before_it_gives_up(
+    export: Callable[..., Scrape], redis_server: LocalRedisServer
+) -> None:
+    scrape = export(
+        program=("-c", _HANGING_LOOKUP), IMAGEFLEET_REDIS_URL="redis://redis.test:6379/0"
+    )
+    for _ in range(2):
+        assert _scrape_in_time(scrape) == {("imagefleet_redis_up", ""): 0}
+
+
+def test_the_exporter_reads_a_redis_that_was_frozen_and_is_back(
+    export: Callable[..., Scrape], tmp_path: Path
+) -> None:
+    with TcpServer(tmp_path / "frozen") as server:
+        scrape = export(IMAGEFLEET_REDIS_URL=f"redis://127.0.0.1:{server.port}/0")
+        assert _scrape_in_time(scrape)["imagefleet_redis_up", ""] == 1
+        server.process.send_signal(signal.SIGSTOP)
+        assert _scrape_in_time(scrape) == {("imagefleet_redis_up", ""): 0}
+        server.process.send_signal(signal.SIGCONT)
+        until(lambda: _scrape_in_time(scrape)["imagefleet_redis_up", ""] == 1)

@@ -356,6 +356,12 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
             ],
         ),
     ],
+    "integration/test_exporter.py": [
+        Long(
+            "test_prometheus_learns_that_redis_hangs_before_it_gives_up asks once",
+            ["test_prometheus_learns_that_the_name_of_redis_is_not_resolved_before_it_gives_up"],
+        ),
+    ],
     "integration/test_failures.py": [
         Long(
             "test_hung_devices_end_their_worker_and_its_jobs_run_elsewhere, which hangs once",
