@@ -19,7 +19,7 @@ from imagefleet.worker.celery_app.bootsteps import install_steps
 from imagefleet.worker.celery_app.tasks import add_bulk_task, add_render_task
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.log_filter import add_filter
-from imagefleet.worker.process.log_format import use_json
+from imagefleet.worker.process.log_format import use_json, use_text
 from imagefleet.worker.settings.unknown_variables import unknown_variable_warnings
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.lifecycle import Lifecycle
@@ -68,6 +68,8 @@ def _set_up_logger(logger: logging.Logger, **_: Any) -> None:
     add_filter(logger)
     if _settings.log_format == "json":
         use_json(logger)
+    else:
+        use_text(logger)
 
 
 after_setup_logger.connect(_set_up_logger)

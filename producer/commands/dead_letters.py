@@ -38,7 +38,7 @@ def dead_letters() -> None:
 def list_letters(client: Client, limit: int, as_json: bool) -> None:
     """List dead letters, the latest first.
 
-    Columns: id, job, time, deliveries, error code, reason.
+    Columns: id, job, time, deliveries, error code, worker, reason.
     """
     letters = client.dead_letters.read(limit)
     if not letters:
@@ -136,4 +136,4 @@ def _to_json(letter: DeadLetter, *, indent: int | None) -> str:
 
 def _format_line(letter: DeadLetter) -> str:
     parts = [letter.id, letter.job_id or "-", iso_time(letter.at), f"x{letter.deliveries}"]
-    return "  ".join([*parts, letter.code, letter.reason[:200]])
+    return "  ".join([*parts, letter.code, letter.worker or "-", letter.reason[:200]])

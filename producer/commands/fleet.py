@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import click
@@ -21,6 +21,8 @@ from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.text.printable import counted
 
 _REFRESH_S: Final = 2.0
+_MAX_HOSTS: Final = 20
+"""The failures of this many hosts are shown."""
 _COLOURS: Final = {
     WorkerState.READY: "green",
     WorkerState.DRAINING: "yellow",
@@ -38,7 +40,8 @@ def fleet(client: Client, watch: bool, as_json: bool) -> None:
 
     A worker reports itself with each heartbeat, every 5 seconds by default. Its rates are of the
     last minute: images/s, the share of batch slots that were used, the seconds of a step, and the
-    share of the time during which its devices were busy.
+    share of the time during which its devices were busy. Attempts at jobs that failed are counted
+    by host and error code.
     """
     statuses = _statuses(client) if watch else iter([client.fleet.read()])
     if as_json:
@@ -69,7 +72,13 @@ def render(status: FleetStatus) -> RenderableType:
         f"{status.delayed:,} delayed, {counted(status.dead_letters, 'dead letter')}; "
         f"{counted(status.callbacks, 'callback')} waiting, {status.callbacks_given_up:,} given up"
     )
-    return Group(_workers(status.workers), Text(""), _queues(status.queues), Text(summary, "bold"))
+    return Group(
+        _workers(status.workers),
+        *_failures(status.failures),
+        Text(""),
+        _queues(status.queues),
+        Text(summary, "bold"),
+    )
 
 
 def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
@@ -106,6 +115,16 @@ def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
             if each.last_error
         ),
     )
+
+
+def _failures(failures: Mapping[str, Mapping[str, int]]) -> Iterator[RenderableType]:
+    """Yield one line per host that failed attempts in the last hour, the most first."""
+    totals = {host: sum(codes.values()) for host, codes in failures.items()}
+    for host in sorted(totals, key=lambda name: (-totals[name], name))[:_MAX_HOSTS]:
+        codes = ", ".join(f"{code} {count:,}" for code, count in sorted(failures[host].items()))
+        yield cell(f"failed attempts on {host} in the last hour: {codes}")
+    if len(totals) > _MAX_HOSTS:
+        yield cell(f"other hosts with failed attempts: {len(totals) - _MAX_HOSTS:,}; see --json")
 
 
 def _queues(queues: Sequence[QueueStatus]) -> RenderableType:

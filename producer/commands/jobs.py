@@ -169,4 +169,6 @@ def _format_status(status: JobStatus) -> str:
         parts += [image.url for image in status.result.images]
     if status.error is not None:
         parts += [status.error.code, json.dumps(status.error.message)]
+    if status.worker is not None and status.state in (State.RUNNING, State.FAILED):
+        parts.append(f"on {status.worker}")
     return "  ".join(parts)

@@ -64,8 +64,8 @@ def jobs(
 ) -> None:
     """List jobs, the latest first.
 
-    Columns: id, state, time of submission, tenant, prompt. There is no index of jobs, so the
-    command reads all records, page by page.
+    Columns: id, state, time of submission, tenant, worker, prompt. There is no index of jobs, so
+    the command reads all records, page by page.
     """
     found = 0
 
@@ -87,7 +87,8 @@ def jobs(
 
 
 def _format_line(status: JobStatus) -> str:
-    columns = [status.id, status.state, iso_time(status.submitted_at), status.request.tenant or "-"]
+    columns = [status.id, status.state, iso_time(status.submitted_at)]
+    columns += [status.request.tenant or "-", status.worker or "-"]
     line = "  ".join(columns)
     width = max(_MIN_PROMPT, shutil.get_terminal_size().columns - len(line) - 2)
     return f"{line}  {printable(status.request.prompt, width)}"

@@ -94,7 +94,14 @@ def _replay_final(client: Client, job_id: str) -> str:
     if status.state not in _FINAL_EVENTS:
         raise UnknownJob(f"job {job_id} has not ended yet: it is {status.state}")
     event = _FINAL_EVENTS[status.state]
-    final = build_callback(event, job_id, status.request, result=status.result, error=status.error)
+    final = build_callback(
+        event,
+        job_id,
+        status.request,
+        result=status.result,
+        error=status.error,
+        worker=status.worker,
+    )
     if final is None:
         raise UnknownJob(f"job {job_id} requested no callback for {status.state}")
     try:

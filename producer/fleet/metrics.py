@@ -88,6 +88,7 @@ class FleetCollector(Collector):
         yield from _queue_metrics(status.queues, models)
         yield from _worker_metrics(status, models)
         yield _job_ends(status)
+        yield _host_failures(status)
         yield _callbacks(status)
         yield _in_flight(status)
         yield from _numbers(snapshot)
@@ -145,6 +146,18 @@ def _job_ends(status: FleetStatus) -> CounterMetricFamily:
     for name, count in {**dict.fromkeys(_ENDS, 0), **status.job_ends}.items():
         ended, _, code = name.partition(":")
         family.add_metric([ended, code], count)
+    return family
+
+
+def _host_failures(status: FleetStatus) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "imagefleet_host_failures",
+        "Attempts at jobs that failed in the last hour, by host and code.",
+        labels=["host", "code"],
+    )
+    for host, codes in status.failures.items():
+        for code, count in codes.items():
+            family.add_metric([host, code], count)
     return family
 
 

@@ -41,11 +41,13 @@ def build_callback(
     steps: int = 0,
     result: JobResult | None = None,
     error: JobError | None = None,
+    worker: str | None = None,
     trace_parent: str | None = None,
 ) -> Callback | None:
     """Return the callback for an event, or None if the request did not ask for it.
 
     Args:
+        worker: the worker that runs the job, or ran it; None if none did.
         trace_parent: the span in which the event happened, as `traceparent`; its delivery gets a
             span below it.
     """
@@ -54,6 +56,8 @@ def build_callback(
     data: dict[str, object] = {"id": job_id, "state": _STATE_OF[event].value}
     if request.metadata:
         data["metadata"] = request.metadata
+    if worker:
+        data["worker"] = worker
     if steps:
         data |= {"step": step, "steps": steps}
     if result is not None:

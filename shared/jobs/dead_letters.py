@@ -50,6 +50,8 @@ and addresses has 138,000 bytes."""
 _CUT: Final = re.compile(r"… \(cut from \d+ bytes\)\Z")
 """The end of a message that was longer. It is part of the text, because a worker of release 0.1.0
 knows no field for it."""
+_WORKER: Final = re.compile(r" \[worker (\S+)\]\Z")
+"""A stored reason ends so, for the same cause."""
 
 
 class DeadLetter(Model):
@@ -68,6 +70,14 @@ class DeadLetter(Model):
     """Workers, or attempts, that the message had."""
     list_key: str
     message: str
+    worker: str | None = None
+    """It is the worker that gave the message up; None: a worker of release 0.1.0."""
+
+    def dump(self) -> str:
+        """Return what is stored in Redis."""
+        suffix = f" [worker {self.worker}]" if self.worker else ""
+        stored = self.model_copy(update={"reason": self.reason + suffix})
+        return stored.model_dump_json(exclude={"worker"})
 
     @property
     def is_cut(self) -> bool:
@@ -98,9 +108,16 @@ class DeadLetters:
         self._redrive = load_script(client, __package__, "dead_letter_redrive")
 
     def add(
-        self, list_key: str, message: str, *, code: str, reason: str, deliveries: int
+        self,
+        list_key: str,
+        message: str,
+        *,
+        code: str,
+        reason: str,
+        deliveries: int,
+        worker: str | None = None,
     ) -> DeadLetter:
-        """Keep `message` with the reason why it was given up.
+        """Keep `message` with the reason why it was given up, and the worker that did so.
 
         Beyond 10,000 letters, or `max_bytes`, the oldest are dropped. A long reason or message is
         cut, and what is not valid UTF-8 in them is escaped.
@@ -114,10 +131,11 @@ class DeadLetters:
             deliveries=deliveries,
             list_key=_utf8(list_key).decode(),
             message=_cut_message(message),
+            worker=worker,
         )
         dropped = self._add(
             keys=[*self._keys, self._totals],
-            args=[letter.id, letter.model_dump_json(), _MAX_LETTERS, self._max_bytes],
+            args=[letter.id, letter.dump(), _MAX_LETTERS, self._max_bytes],
         )
         if dropped:
             log.warning("too many dead letters, or too large ones; dropped the oldest: %d", dropped)
@@ -197,10 +215,14 @@ def _parse(letter_id: str, text: str | None) -> DeadLetter | None:
     if text is None:
         return None
     try:
-        return DeadLetter.model_validate_json(text, extra="ignore")
+        letter = DeadLetter.model_validate_json(text, extra="ignore")
     except ValidationError as error:
         log.warning("dead letter %s cannot be read: %s", letter_id, error.errors()[0]["msg"])
         return None
+    if named := _WORKER.search(letter.reason):
+        update = {"reason": letter.reason[: named.start()], "worker": named[1]}
+        return letter.model_copy(update=update)
+    return letter
 
 
 def _cut_message(message: str) -> str:

@@ -5,6 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from pydantic import Field
+
+from imagefleet.shared.jobs.host_failures import failure_keys, sum_failures
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, queue_of_compile_key, tenant_of
 from imagefleet.shared.jobs.redis_keys import (
@@ -80,6 +83,9 @@ class FleetStatus(Model):
     job_ends: dict[str, int]
     """Jobs that ended since the namespace was made: by state, and failed ones as `failed:code`. A
     job that was redriven ends again. Ends in workers of release 0.1.0 are not counted."""
+    failures: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """It counts the attempts at jobs that failed in the last hour, by host and error code. A job
+    that is retried, and one that fails, count. Those in workers of release 0.1.0 do not."""
 
 
 class _List(NamedTuple):
@@ -103,6 +109,7 @@ class FleetReader:
         """Return the status now. The parts are read one after the other, not as a snapshot."""
         workers = self.workers.statuses()
         lists = list(self._waiting_lists())
+        failures = self._failures()
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hgetall(job_ends_key(self._namespace))
             for key in (delayed_key, dead_letters_key, outbox_key, outbox_given_up_key):
@@ -135,7 +142,15 @@ class FleetReader:
                 for name, text in (ends or {}).items()
                 if (number := _count(text)) is not None
             },
+            failures=failures,
         )
+
+    def _failures(self) -> dict[str, dict[str, int]]:
+        now, _ = self._redis.time()
+        with self._redis.pipeline(transaction=False) as pipe:
+            for key in failure_keys(self._namespace, now):
+                pipe.hgetall(key)
+            return sum_failures(read_ignoring_wrong_types(pipe))
 
     def _waiting_lists(self) -> Iterator[_List]:
         with self._redis.pipeline(transaction=False) as pipe:

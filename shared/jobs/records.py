@@ -8,7 +8,7 @@ Redis server's.
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from imagefleet.shared.errors import JobCancelled, UnreadableRecord
+from imagefleet.shared.errors import UnreadableRecord
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
 from imagefleet.shared.jobs.delayed_messages import DelayedMessages
 from imagefleet.shared.jobs.image_expiry import KeepTime
@@ -17,7 +17,6 @@ from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport, atte
 from imagefleet.shared.jobs.queue_sweeper import QueueSweeper
 from imagefleet.shared.jobs.record_reader import read_records
 from imagefleet.shared.jobs.redis_keys import (
-    delayed_key,
     expiring_key,
     job_key,
     outbox_key,
@@ -26,6 +25,7 @@ from imagefleet.shared.jobs.redis_keys import (
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.resend import Resender
 from imagefleet.shared.jobs.result import JobResult
+from imagefleet.shared.jobs.retries import JobRetries
 from imagefleet.shared.jobs.status import (
     JobStatus,
     state_or_none,
@@ -61,14 +61,13 @@ class JobRecords:
         self._redis = client
         self._namespace = namespace
         self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
-        self._delayed = delayed_key(namespace)
         self.submit: Final = JobSubmitter(client, namespace).submit
         self._resender = Resender(client, namespace)
         self._transitions = JobTransitions(client, namespace, retention_s, on_callback)
         self._progress = load_script(client, __package__, "progress", outbox=True)
         self._request_cancel = load_script(client, __package__, "request_cancel")
-        self._retry = load_script(client, __package__, "retry")
         self._delete_ended = load_script(client, __package__, "delete_ended")
+        self.retry: Final = JobRetries(client, namespace).retry
         self.requeue_due: Final = DelayedMessages(client, namespace).requeue_due
         self.sweep_queues: Final = QueueSweeper(client, namespace).sweep
 
@@ -257,7 +256,9 @@ class JobRecords:
         """
         [status] = self.read([job_id])
         if status is not None:
-            event = build_callback(CallbackEvent.CANCELLED, job_id, status.request)
+            event = build_callback(
+                CallbackEvent.CANCELLED, job_id, status.request, worker=status.worker
+            )
             self._transitions.end(
                 State.CANCELLED,
                 job_id,
@@ -274,21 +275,6 @@ class JobRecords:
         A job whose producer asked to cancel stays as it is (`cancel_requested`).
         """
         return self._transitions.requeue(attempts)
-
-    def retry(self, job_id: str, attempt: str, claim: tuple[str, str], pause_s: float) -> bool:
-        """Requeue the job of a failed attempt after `pause_s`, and count that in `retries`.
-
-        The job's message moves from its claim (claims hash, tag) to the delayed messages.
-        Return False, with nothing changed, if the attempt no longer holds the job or the message.
-
-        Raises:
-            JobCancelled: the producer asked to cancel meanwhile.
-        """
-        keys = [self.key(job_id), claim[0], self._delayed]
-        answer = self._retry(keys=keys, args=[attempt, claim[1], pause_s])
-        if answer == -1:
-            raise JobCancelled(f"job {job_id} was cancelled")
-        return bool(answer)
 
     def request_cancel(self, job_id: str) -> State:
         """Ask the attempt at a running job to cancel between steps. Return the job's state.

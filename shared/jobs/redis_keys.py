@@ -16,6 +16,12 @@ def job_ends_key(namespace: str) -> str:
     return f"{namespace}:ends"
 
 
+def host_failures_key(namespace: str, period: int | None = None) -> str:
+    """Return the key of the failed attempts in one period (hash: `host code` to number), or what
+    these keys begin with; see `host_failures.py`."""
+    return f"{namespace}:failures" + ("" if period is None else f":{period}")
+
+
 def model_switch_key(namespace: str, model: str) -> str:
     """Return the key that one worker holds while it switches to a model (string)."""
     return f"{namespace}:model-switch:{model}"

@@ -11,6 +11,7 @@ from imagefleet.shared.errors import InvalidRequest, UnknownJob, UnreadableRecor
 from imagefleet.shared.jobs.model import TERMINAL, JobError, Model, State
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import JobResult
+from imagefleet.shared.jobs.worker_names import worker_of
 
 _NUMBERS: Final = (
     "submitted_at",
@@ -48,6 +49,8 @@ class JobStatus(Model):
     """How often a worker took the job. More than 1 mostly means that workers died."""
     retries: int = 0
     """Attempts that failed and were followed by a retry."""
+    worker: str | None = None
+    """It names the worker that runs the job, or ran it last: `host:process id:random part`."""
     retry_at: float | None = None
     """When the job goes back to its queue, if it waits for a retry, a newer worker or a permit."""
     images_kept_until: float | None = None
@@ -106,6 +109,9 @@ def _parse_fields(job_id: str, fields: dict[str, str]) -> JobStatus:
     parsed: dict[str, Any] = {name: fields[name] for name in _NUMBERS if name in fields}
     if "result" in fields:
         parsed["result"] = JobResult.from_record(fields)
+    # Workers of 0.1.0 write no worker, and may have started a later attempt than the one that did.
+    if worker := worker_of(fields.get("attempt", "")) or fields.get("worker"):
+        parsed["worker"] = worker
     if "error" in fields:
         parsed["error"] = JobError.model_validate_json(fields["error"], extra="ignore")
     return JobStatus(

@@ -1,9 +1,9 @@
 -- Move a job record to another state and put the callback for it into the outbox, or change nothing.
 -- If the producer asked to cancel, the job may only end: it can neither start nor be requeued.
 -- KEYS 1 job record (hash)   2 outbox (sorted set: id by due time)   3 outbox messages (hash)
---      4 ends of jobs (hash: state, or failed:code, to number)
---      5 claims of the worker (hash), only with ARGV 8 or 12
---      6 deliveries (hash: sha1 of message -> count)   7 the job's result for Celery (string), both only with ARGV 12
+--      4 ends of jobs (hash: state, or failed:code, to number)   5 failures by host: what the keys begin with
+--      6 claims of the worker (hash), only with ARGV 8 or 12
+--      7 deliveries (hash: sha1 of message -> count)   8 the job's result for Celery (string), both only with ARGV 12
 --      last: expiring images of a store (sorted set: job id by due time), only with ARGV 10
 -- ARGV 1 attempt that must hold the job ('': any)
 --      2 states it may leave, as ',queued,running,'        3 state it enters
@@ -36,22 +36,22 @@ end
 -- Store the result for Celery, then release the claim: both, or neither if a key holds something else. Whoever
 -- claims the message of an ended job acknowledges it and stores its result, so the caller may do both later.
 local function acknowledge(tag, result, kept_s)
-  local entry = redis.pcall('HGET', KEYS[5], tag)
+  local entry = redis.pcall('HGET', KEYS[6], tag)
   if type(entry) ~= 'string' then return 0 end
   if result ~= '' then
-    local stored = kept_s == '0' and redis.pcall('SET', KEYS[7], result)
-      or redis.pcall('SETEX', KEYS[7], kept_s, result)
-    if stored.err or type(redis.pcall('PUBLISH', KEYS[7], result)) ~= 'number' then return 0 end
+    local stored = kept_s == '0' and redis.pcall('SET', KEYS[8], result)
+      or redis.pcall('SETEX', KEYS[8], kept_s, result)
+    if stored.err or type(redis.pcall('PUBLISH', KEYS[8], result)) ~= 'number' then return 0 end
   end
-  redis.call('HDEL', KEYS[5], tag)
+  redis.call('HDEL', KEYS[6], tag)
   local _, message = split_entry(entry)
-  local any_redelivered = redis.pcall('HLEN', KEYS[6])
+  local any_redelivered = redis.pcall('HLEN', KEYS[7])
   if message and type(any_redelivered) == 'number' and any_redelivered > 0 then
-    redis.call('HDEL', KEYS[6], redis.sha1hex(message))
+    redis.call('HDEL', KEYS[7], redis.sha1hex(message))
   end
   return 1
 end
-if state == '' or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[5], ARGV[8]) == 0) then return answer(0, 0, 0) end
+if state == '' or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[6], ARGV[8]) == 0) then return answer(0, 0, 0) end
 if is_superseded(KEYS[1], ARGV[15]) then return answer(0, 0, 0, 0, 1) end
 if not string.find(ARGV[2], ',' .. state .. ',', 1, true) or (ARGV[1] ~= '' and ARGV[1] ~= attempt) then
   return answer(0, 0, 0)
@@ -72,7 +72,9 @@ if ARGV[4] ~= '' then set_field(ARGV[4], now) end
 local ended_as = ARGV[3]
 for i = 16, #ARGV, 2 do
   if ARGV[i] == 'error' then
-    ended_as = ended_as .. ':' .. (string.match(ARGV[i + 1], '^{"code":"([%w_]+)"') or 'unknown')
+    local code = string.match(ARGV[i + 1], '^{"code":"([%w_]+)"') or 'unknown'
+    ended_as = ended_as .. ':' .. code
+    if state == 'running' then count_failure(KEYS[5], attempt, code, clock[1]) end
   end
   if ARGV[i + 1] == '' then
     deleted[#deleted + 1] = ARGV[i]

@@ -13,18 +13,20 @@ from imagefleet.shared.jobs.callback_events import Callback
 from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.model import TERMINAL, TRANSITIONS, State
 from imagefleet.shared.jobs.redis_keys import (
+    host_failures_key,
     job_ends_key,
     job_key,
     outbox_key,
     outbox_messages_key,
 )
+from imagefleet.shared.jobs.worker_names import worker_of
 from imagefleet.shared.redis_client.grouped_calls import Gather, GroupedCalls
 from imagefleet.shared.redis_client.scripts import call_many, load_script
 
 if TYPE_CHECKING:
     from redis import Redis
 
-_CLAIM_KEYS_AT: Final = 4
+_CLAIM_KEYS_AT: Final = 5
 _ACKNOWLEDGEMENT_AT: Final = 11
 _NO_ACKNOWLEDGEMENT: Final = ("", "", 0)
 """Where transition.lua expects the keys of a claim, and its arguments 12 to 14."""
@@ -116,8 +118,10 @@ class JobTransitions:
         self._namespace = namespace
         self._retention_s = retention_s
         self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
-        self._ends = job_ends_key(namespace)
-        self._transition = load_script(client, __package__, "transition", outbox=True)
+        self._counts = [job_ends_key(namespace), host_failures_key(namespace)]
+        self._transition = load_script(
+            client, __package__, "host_failures", "transition", outbox=True
+        )
         self._ends_together = GroupedCalls(self._transition, client)
 
     def start(self, requests: Iterable[StartRequest]) -> list[TransitionResult]:
@@ -177,6 +181,7 @@ class JobTransitions:
     def _start_call(self, request: StartRequest) -> tuple[list[str], list[str | int]]:
         fields: dict[str, str | int] = {
             "attempt": request.attempt,
+            "worker": worker_of(request.attempt),
             "deliveries": request.deliveries,
             "step": 0,
         }
@@ -210,7 +215,7 @@ class JobTransitions:
         """Return the keys and arguments of transition.lua."""
         allowed = from_states or [old for old, targets in TRANSITIONS.items() if state in targets]
         expire_s = self._retention_s if state in TERMINAL else 0
-        keys = [job_key(self._namespace, job_id), *self._outbox, self._ends]
+        keys = [job_key(self._namespace, job_id), *self._outbox, *self._counts]
         keys += filter(None, claim[:1])
         if keep is not None:
             keys.append(keep.key)

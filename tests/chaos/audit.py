@@ -35,6 +35,7 @@ _MAY_REMAIN: Final = (
     "{namespace}:job:",
     "{namespace}:catalogue",
     "{namespace}:ends",
+    "{namespace}:failures:",  # counts of the last hour
     "{namespace}:dead",
     "{namespace}:outbox:log",
     "{namespace}:outbox:answered",  # at most 10,000 receivers; see docs/redis.md

@@ -335,5 +335,5 @@ def test_the_log_can_be_json(start: StartWorker, producer: Client) -> None:
     # Celery prints a word at each signal, and a warning if it runs as root.
     lines = [json.loads(line) for line in worker.output().splitlines() if line.startswith("{")]
     assert {"time", "level", "logger", "message", "thread"} <= set.intersection(*map(set, lines))
-    assert {"a-job"} == {line["job"] for line in lines if line.get("tenant") == "gold"}
+    assert {"a-job"} == {line["job_id"] for line in lines if line.get("tenant") == "gold"}
     assert "celery@" not in worker.output()

@@ -128,8 +128,8 @@ def test_the_command_prints_the_latest_first(fleet: Client, run: Command) -> Non
     done = run("--limit", "2")
     assert (done.returncode, done.stdout) == (
         0,
-        "d  cancelled  1970-01-01T00:16:43+00:00  -  prompt d\n"
-        "c  queued  1970-01-01T00:16:42+00:00  gold  prompt c\n",
+        "d  cancelled  1970-01-01T00:16:43+00:00  -  -  prompt d\n"
+        "c  queued  1970-01-01T00:16:42+00:00  gold  -  prompt c\n",
     )
     assert done.stderr == "2 older jobs not listed; raise --limit\n"
 

@@ -68,7 +68,7 @@ def test_dead_letters_are_listed_shown_redriven_and_dropped(
     second = _add_dead_letter(client, producer, namespace, "cat-2")
     listed = run("dead-letters", "list").stdout.splitlines()
     assert {line.split()[0] for line in listed} == {first, second}
-    assert all("device_error  no luck" in line for line in listed)
+    assert all("device_error  -  no luck" in line for line in listed)
     rows = [json.loads(line) for line in run("dead-letters", "list", "--json").stdout.splitlines()]
     assert {row["job_id"] for row in rows} == {"cat-1", "cat-2"}
     lines = run("dead-letters", "show", first, "--json").stdout.splitlines()

@@ -267,7 +267,7 @@ def test_a_retry_changes_record_claim_and_message_together(
     records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     claim = _claim_and_start(client, namespace, records)
-    assert records.retry("j", "a", claim, 3600)
+    assert records.retry("j", "a", claim, 3600, "device_error")
     status = records.get("j")
     assert (status.state, status.retries, status.started_at) == (State.QUEUED, 1, None)
     assert status.retry_at is not None
@@ -275,7 +275,7 @@ def test_a_retry_changes_record_claim_and_message_together(
     assert not client.exists(claim[0])
     assert client.zcard(f"{namespace}:later") == 1
     assert records.requeue_due() == 0
-    assert not records.retry("j", "a", claim, 0)
+    assert not records.retry("j", "a", claim, 0, "device_error")
     assert records.get("j").retries == 1
 
 
@@ -284,7 +284,7 @@ def test_a_due_message_is_requeued_at_the_head_of_its_queue(
 ) -> None:
     claim = _claim_and_start(client, namespace, records)
     _submit(records, "behind")
-    records.retry("j", "a", claim, 0)
+    records.retry("j", "a", claim, 0, "device_error")
     assert records.requeue_due() == 1
     assert records.requeue_due() == 0
     queue = list_key(f"{namespace}.default.native", 3)
@@ -298,8 +298,8 @@ def test_only_the_attempt_that_holds_job_and_message_can_retry(
     records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     claims, tag = _claim_and_start(client, namespace, records)
-    assert not records.retry("j", "another", (claims, tag), 0)
-    assert not records.retry("j", "a", (claims, "8"), 0)
+    assert not records.retry("j", "another", (claims, tag), 0, "device_error")
+    assert not records.retry("j", "a", (claims, "8"), 0, "device_error")
     assert records.get("j").state is State.RUNNING
     assert client.hexists(claims, tag)
     assert not client.exists(f"{namespace}:later")
@@ -311,7 +311,7 @@ def test_a_job_with_a_cancel_request_is_not_retried(
     claim = _claim_and_start(client, namespace, records)
     records.request_cancel("j")
     with pytest.raises(JobCancelled):
-        records.retry("j", "a", claim, 0)
+        records.retry("j", "a", claim, 0, "device_error")
     assert records.cancel("j", "a", None).happened
 
 
@@ -342,7 +342,7 @@ def test_a_job_can_be_cancelled_while_it_waits_for_a_retry(
     records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     claim = _claim_and_start(client, namespace, records)
-    records.retry("j", "a", claim, 3600)
+    records.retry("j", "a", claim, 3600, "device_error")
     assert records.cancel("j", "", None).happened
     assert records.get("j").retry_at is None
 

@@ -36,11 +36,11 @@ def test_a_line_is_one_object() -> None:
 
 
 def test_fields_of_a_block_are_added_and_removed() -> None:
-    with log_fields(job="1", tenant=None), log_fields(claim="c"):
+    with log_fields(job_id="1", tenant=None), log_fields(claim="c"):
         line = _format("inside")
-    assert (line["job"], line["claim"]) == ("1", "c")
+    assert (line["job_id"], line["claim"]) == ("1", "c")
     assert "tenant" not in line
-    assert "job" not in _format("outside")
+    assert "job_id" not in _format("outside")
 
 
 def test_a_traceback_is_part_of_the_object() -> None:

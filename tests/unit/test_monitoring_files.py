@@ -93,6 +93,7 @@ def _status(queues: Sequence[QueueStatus], workers: tuple[WorkerStatus, ...]) ->
         callbacks=6,
         callbacks_given_up=7,
         job_ends={"succeeded": 8, "failed:device_error": 9},
+        failures={"host-a": {"device_error": 11}},
     )
 
 
@@ -193,6 +194,7 @@ def test_the_exporter_says_what_redis_knows() -> None:
     assert exported["imagefleet_callbacks", "given_up"] == 7
     assert exported["imagefleet_job_ends_total", "succeeded"] == 8
     assert exported["imagefleet_job_ends_total", "device_error failed"] == 9
+    assert exported["imagefleet_host_failures", "device_error host-a"] == 11
     assert exported["imagefleet_redis_memory_bytes", "used"] == 80
     assert exported["imagefleet_redis_memory_bytes", "limit"] == 100
     assert exported["imagefleet_dataset_idle_seconds", ""] == 12

@@ -12,6 +12,7 @@ from typing import Any, Final
 from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.worker_names import worker_of
 from imagefleet.worker.devices.slots import Slot, Work, work_in
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.contract.sampling import Sampling
@@ -59,6 +60,11 @@ class Attempt(Work):
     current_at: float = -math.inf
     """When Redis was last asked and said that the job still runs under this attempt; see
     `CurrentAttemptCheck`."""
+
+    @property
+    def worker(self) -> str:
+        """The worker that makes the attempt."""
+        return worker_of(self.token)
 
     def advance_step(self, denoising: Iterable[int]) -> int:
         """Update and return the step of the whole job: the mean over its images.

@@ -78,7 +78,7 @@ class JobExecutor:
         """
         outcome = self._in_flight.get(tag)
         tenant = outcome.request.tenant if isinstance(outcome, Attempt) else None
-        with log_fields(job=job_id, claim=tag, tenant=tenant):
+        with log_fields(job_id=job_id, claim=tag, tenant=tenant):
             return self._execute(job_id, tag, outcome, end)
 
     def _execute(

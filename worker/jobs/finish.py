@@ -229,7 +229,13 @@ def _callback(
     """Return the callback for the end of an attempt, whose span is that of this thread."""
     parent = current_trace_parent() or attempt.trace_parent
     return build_callback(
-        event, attempt.job_id, attempt.request, result=result, error=error, trace_parent=parent
+        event,
+        attempt.job_id,
+        attempt.request,
+        result=result,
+        error=error,
+        worker=attempt.worker,
+        trace_parent=parent,
     )
 
 

@@ -19,6 +19,7 @@ from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.model import check_job_id
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import job_folder
+from imagefleet.worker.process.log_format import log_fields
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,8 @@ class ImageSweeper:
                 self._store.delete_below(folder, partial(self._expiry.is_claimed, claimed))
             except ImagefleetError as error:
                 failed, in_a_row = failed + 1, in_a_row + 1
-                log.warning("cannot delete the images of job %s: %s", claimed.job_id, error)
+                with log_fields(job_id=claimed.job_id):
+                    log.warning("cannot delete the images of job %s: %s", claimed.job_id, error)
             else:
                 in_a_row = 0
                 deleted += self._expiry.finish(claimed)

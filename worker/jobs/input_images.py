@@ -42,6 +42,7 @@ from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.input_permits import FairPermits, ImageSource, image_source
 from imagefleet.worker.outbound.address_policy import AllowList, resolve_allowed
 from imagefleet.worker.outbound.http_request import REQUEST_ERRORS, send_http_request
+from imagefleet.worker.process.log_format import log_fields
 
 log = logging.getLogger(__name__)
 # Pillow prints a warning for each damaged tag of a file, and a file may have 65,535 of them.
@@ -56,10 +57,8 @@ _TIMEOUT_S: Final = 30.0
 """One image may take this many seconds, from the name server to the last byte."""
 MAX_DECODING: Final = 2
 """At most this many files are decoded at once. One of the largest images takes 305 MB."""
-_GREY_16_BIT_MODES: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-"""Pillow has these modes for grey of 16 bits."""
-_TRANSIENT_STATUSES: Final = (408, 425, 429)
-"""HTTP statuses beside 5xx that may change in a while."""
+_GREY_16_BIT_MODES: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")  # names of Pillow
+_TRANSIENT_STATUSES: Final = (408, 425, 429)  # of HTTP, beside 5xx
 _DECODE_ERRORS: Final = (
     OSError,
     SyntaxError,  # Pillow raises it for a broken PNG
@@ -188,7 +187,8 @@ class InputImages:
 
     def _fetch_and_release(self, attempt: Attempt) -> None:
         try:
-            self._fetch_into(attempt)
+            with log_fields(job_id=attempt.job_id, claim=attempt.tag):
+                self._fetch_into(attempt)
         finally:
             self._fetching.release(attempt)
             self._permits.release(attempt.tag)

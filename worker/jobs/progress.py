@@ -18,6 +18,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.images.encode_preview import preview_url
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
+from imagefleet.worker.process.log_format import log_fields
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +139,7 @@ def _report(attempt: Attempt, slots: Mapping[Slot, int], *, only_check: bool) ->
             attempt.request,
             step=step,
             steps=steps,
+            worker=attempt.worker,
             trace_parent=attempt.trace_parent,
         )
     preview = _preview(attempt)
@@ -162,5 +164,6 @@ def _preview(attempt: Attempt) -> str:
     try:
         return "" if fetch is None else preview_url(fetch())
     except Exception:  # the other jobs of the batch have their progress recorded
-        log.exception("job %s has no preview", attempt.job_id)
+        with log_fields(job_id=attempt.job_id, claim=attempt.tag):
+            log.exception("job %s has no preview", attempt.job_id)
         return ""

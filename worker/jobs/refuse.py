@@ -24,6 +24,7 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.shared.text.printable import printable
+from imagefleet.worker.process.log_format import log_fields
 from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claims import Claims
 
@@ -62,6 +63,13 @@ class Refuser:
             redis.RedisError: Redis is away. The message is still claimed.
         """
         origin = MessageOrigin.parse(claimed.message)
+        job_id = None if origin is None else origin.job_id
+        with log_fields(job_id=job_id, claim=claimed.tag):
+            self._reject(claimed, origin, error)
+
+    def _reject(
+        self, claimed: Claimed, origin: MessageOrigin | None, error: ImagefleetError
+    ) -> None:
         stored = None if origin is None else self._records.stored_request(origin.job_id)
         if origin is None or stored is None or origin.matches(stored):
             self._add_and_log(claimed, error)
@@ -115,6 +123,7 @@ class Refuser:
             code=error.code,
             reason=printable(str(error)),
             deliveries=claimed.deliveries,
+            worker=self._claims.worker,
         )
 
     def _add_and_log(self, claimed: Claimed, error: ImagefleetError) -> None:
@@ -203,4 +212,6 @@ class Refuser:
             return None
         if status is None:
             return None
-        return build_callback(CallbackEvent.FAILED, job_id, status.request, error=reason)
+        return build_callback(
+            CallbackEvent.FAILED, job_id, status.request, error=reason, worker=status.worker
+        )

@@ -47,14 +47,18 @@ class RetryPolicy:
         if error.retryable and retries < _max_retries_after(error, self._max_retries):
             pause_s = backoff_s(retries, min_s=_MIN_BACKOFF_S, max_s=_MAX_BACKOFF_S)
             claim = (self._claims.key, attempt.tag)
-            if self._records.retry(attempt.job_id, attempt.token, claim, pause_s):
+            if self._records.retry(attempt.job_id, attempt.token, claim, pause_s, error.code):
                 log.warning("job %s is retried in %.1f s: %s", attempt.job_id, pause_s, error)
                 metrics.RETRIES.inc()
             return True
         claimed = self._claims.find(attempt.tag)
         if claimed is not None:
             self._dead_letters.add(
-                *claimed, code=error.code, reason=str(error), deliveries=retries + 1
+                *claimed,
+                code=error.code,
+                reason=str(error),
+                deliveries=retries + 1,
+                worker=self._claims.worker,
             )
         return False
 

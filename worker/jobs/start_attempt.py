@@ -33,6 +33,7 @@ from imagefleet.shared.text.printable import counted
 from imagefleet.worker.engine.contract.interface import ModelInfo
 from imagefleet.worker.jobs.attempt import Attempt, offer_of, plan_attempt
 from imagefleet.worker.jobs.refuse import Refuser
+from imagefleet.worker.process.log_format import log_fields
 from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claims import Claims
 
@@ -155,7 +156,8 @@ class JobStarter:
         except Exception as error:  # any client can write anything to a queue
             if is_outage(error):
                 raise
-            self._reject(claimed, error)
+            with log_fields(job_id=origin.job_id, claim=claimed.tag):
+                self._reject(claimed, error)
             return None
 
     def _plan_outcome(
@@ -199,6 +201,7 @@ class JobStarter:
                 CallbackEvent.STARTED,
                 plan.job_id,
                 plan.outcome.request,
+                worker=self._claims.worker,
                 trace_parent=plan.outcome.trace_parent,
             )
             ttl_s = plan.outcome.request.ttl
@@ -221,15 +224,16 @@ class JobStarter:
         self, plan: _PlannedStart, transition: TransitionResult | Exception
     ) -> Attempt | ImagefleetError | None:
         """Return the outcome of the message, given the answer of its job record."""
-        try:
-            if isinstance(transition, Exception):
-                raise transition
-            return self._decide(plan, transition)
-        except Exception as error:
-            if is_outage(error):
-                raise
-            self._reject(plan.claimed, error)
-            return None
+        with log_fields(job_id=plan.job_id, claim=plan.claimed.tag):
+            try:
+                if isinstance(transition, Exception):
+                    raise transition
+                return self._decide(plan, transition)
+            except Exception as error:
+                if is_outage(error):
+                    raise
+                self._reject(plan.claimed, error)
+                return None
 
     def _decide(
         self, plan: _PlannedStart, transition: TransitionResult

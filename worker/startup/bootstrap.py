@@ -38,6 +38,7 @@ from imagefleet.worker.jobs.refuse import Refuser
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.jobs.start_attempt import JobStarter
 from imagefleet.worker.outbound.address_policy import AllowList
+from imagefleet.worker.process.log_format import name_worker
 from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.settings.worker_settings import WorkerSettings
@@ -106,6 +107,7 @@ class _Builder:
     def __init__(self, settings: WorkerSettings, stores: Stores, hooks: ProcessHooks) -> None:
         self._settings, self._stores, self._hooks = settings, stores, hooks
         self._name = f"{platform.node()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+        name_worker(self._name)
 
     def build(self) -> WorkerParts:
         self._no_retry_client, self._retrying_client = connect_clients(self._settings)

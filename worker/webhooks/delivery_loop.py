@@ -22,6 +22,7 @@ from imagefleet.shared.webhooks.outbox_message import (
 from imagefleet.worker.outbound.http_request import Admit
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.critical_thread import critical_thread
+from imagefleet.worker.process.log_format import log_fields
 from imagefleet.worker.process.tracing import add_delivery_span
 from imagefleet.worker.webhooks.receiver_limits import MAX_SENDERS, NoPermit, Permit, SenderPermits
 from imagefleet.worker.webhooks.retry_schedule import RETRY_DELAYS_S, retry_delay_s
@@ -170,14 +171,19 @@ class DeliveryLoop:
 
     def _deliver_or_log(self, message: OutboxMessage, permit: Permit) -> None:
         try:
+            with log_fields(job_id=message.job_id or None):
+                self._deliver_and_log_errors(message, permit)
+        finally:
+            permit.release()
+            self._wake.set()
+
+    def _deliver_and_log_errors(self, message: OutboxMessage, permit: Permit) -> None:
+        try:
             self._deliver(message, permit)
         except redis.RedisError as error:
             log.warning("callback %s will be tried again: %s", message.id, error)
         except Exception:
             log.exception("callback %s will be tried again", message.id)
-        finally:
-            permit.release()
-            self._wake.set()
 
 
 def _add_span(tried: OutboxMessage, outcome: DeliveryOutcome, started: float) -> None:
