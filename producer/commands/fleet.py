@@ -18,9 +18,10 @@ from imagefleet.producer.commands.output import cell, echo_json, format_duration
 from imagefleet.producer.connection.outages import OutageTolerance
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
-from imagefleet.shared.text.printable import counted
+from imagefleet.shared.text.printable import counted, printable
 
 _REFRESH_S: Final = 2.0
+_MAX_ERROR: Final = 1_000
 _MAX_HOSTS: Final = 20
 """The failures of this many hosts are shown."""
 _COLOURS: Final = {
@@ -110,11 +111,18 @@ def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
         ),
         table,
         *(
-            cell(f"latest error of {each.worker}: {each.last_error}")
+            Text(printable(_latest_error(each), _MAX_ERROR), "dim" if each.recovered else "")
             for each in workers
             if each.last_error
         ),
     )
+
+
+def _latest_error(worker: WorkerStatus) -> str:
+    age_s = worker.last_error_age_s
+    ago = "" if age_s is None else f", {format_duration(age_s)} ago"
+    recovered = ", recovered since" if worker.recovered else ""
+    return f"latest error of {worker.worker}{ago}{recovered}: {worker.last_error}"
 
 
 def _failures(failures: Mapping[str, Mapping[str, int]]) -> Iterator[RenderableType]:

@@ -60,10 +60,26 @@ class WorkerStatus(Model):
     """Share of the time during which a batch was on the devices."""
     last_error: str = ""
     """It is the latest error line of its log since the start."""
+    last_error_at: float = 0.0
+    """It is a time in Unix seconds, by the clock of the worker's host; 0 if there was no error."""
+    recovered: bool = False
+    """It says whether the worker takes work and its devices have finished an image since the latest
+    error."""
     started_at: float = 0.0
     """It is a time in Unix seconds, by the clock of the worker's host."""
+    reported_at: float = 0.0
+    """It is the time of the heartbeat, by the same clock."""
     lease_left_s: float | None = None
     """Seconds until the lease expires unless it is renewed; negative if it has expired."""
+
+    @property
+    def last_error_age_s(self) -> float | None:
+        """The seconds since the latest error, up to a heartbeat too few; None if there was none, or
+        the worker is of a release that does not say it."""
+        if not self.last_error_at:
+            return None
+        expired_s = max(0.0, -(self.lease_left_s or 0.0))
+        return max(0.0, self.reported_at - self.last_error_at) + expired_s
 
     def dump(self) -> str:
         """Return what is stored in Redis."""

@@ -308,6 +308,42 @@ def test_the_command_shows_workers_and_queues(
         assert word in done.output
 
 
+def test_the_latest_error_has_its_age_and_is_marked_once_the_worker_has_recovered(
+    start: StartWorker, producer: Client, settings: dict[str, str], tmp_path: Path
+) -> None:
+    failing = tmp_path / "failing"
+    start(IMAGEFLEET_MODEL=f"fake:seconds=0.02,failing={failing}").await_log("ready after")
+    until(lambda: producer.fleet.read().workers)
+    failing.touch()
+    job = producer.submit("it waits until the devices are healthy")
+    until(lambda: "told to fail" in producer.fleet.read().workers[0].last_error)
+    [status] = producer.fleet.read().workers
+    assert not status.recovered
+    assert status.last_error_at > status.started_at
+    age_s = status.last_error_age_s
+    assert age_s is not None
+    assert 0 <= age_s <= status.reported_at - status.started_at
+    line = _error_line(settings)
+    assert re.search(r"^latest error of \S+, [0-9.]+ (s|min) ago: ", line), line
+    failing.unlink()
+    job.result(timeout=300)
+    until(lambda: producer.fleet.read().workers[0].recovered)
+    line = _error_line(settings)
+    assert re.search(r"^latest error of \S+, [0-9.]+ (s|min) ago, recovered since: ", line), line
+
+
+def _error_line(settings: dict[str, str]) -> str:
+    shown = CliRunner(env=settings).invoke(main, ["fleet"]).output
+    [line] = [line for line in shown.splitlines() if line.startswith("latest error of ")]
+    return line
+
+
+def test_an_older_worker_s_error_has_no_age() -> None:
+    said = {"worker": "a:1:b", "state": "ready", "last_error": "boom", "started_at": 5.0}
+    status = WorkerStatus.model_validate(said)
+    assert (status.last_error_age_s, status.recovered) == (None, False)
+
+
 def test_sigterm_makes_a_worker_unready(start: StartWorker, producer: Client) -> None:
     worker = start(IMAGEFLEET_METRICS_PORT="0", IMAGEFLEET_MODEL="fake:seconds=1,capacity=1")
     port = _port(worker)

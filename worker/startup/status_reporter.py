@@ -120,7 +120,10 @@ class StatusReporter:
             bytes_per_pixel=_bytes_per_pixel(),
             busy=round(min(1.0, done.busy_s / done.at), 3) if done.at else 0.0,
             last_error=self._errors.line,
+            last_error_at=self._errors.at,
+            recovered=state is WorkerState.READY and self._errors.is_past(),
             started_at=self._started_at,
+            reported_at=time.time(),
         )
 
 
@@ -183,13 +186,20 @@ class _Counts:
 
 
 class _LatestError(logging.Handler):
-    """Keeps the latest error line of the log."""
+    """Keeps the latest error line of the log, its time, and how many images there were before."""
 
     line = ""
+    at = 0.0
+    _images = 0.0
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
 
     def emit(self, record: logging.LogRecord) -> None:
         text = mask_credentials(record.getMessage())
-        self.line = printable(text, _MAX_ERROR_CHARACTERS)
+        self.line, self.at = printable(text, _MAX_ERROR_CHARACTERS), record.created
+        self._images = metrics.total(metrics.IMAGES)
+
+    def is_past(self) -> bool:
+        """Return whether the devices have finished an image since the error."""
+        return bool(self.line) and metrics.total(metrics.IMAGES) > self._images
