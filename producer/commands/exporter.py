@@ -37,11 +37,12 @@ def exporter(client: Client, port: int, host: str, models: tuple[str, ...]) -> N
     metrics: see IMAGEFLEET_METRICS_PORT.
     """
     try:
-        from prometheus_client import start_http_server
+        from prometheus_client import make_wsgi_app
 
         from imagefleet.producer.fleet.metrics import FleetCollector
         from imagefleet.producer.fleet.snapshot import SnapshotReader
         from imagefleet.shared.jobs.fleet_label import labelled_registry
+        from imagefleet.shared.process.http_server import HttpServer
     except ImportError:
         raise ConfigurationError(
             f"exporting needs prometheus-client; {how_to_install('metrics')}"
@@ -51,15 +52,15 @@ def exporter(client: Client, port: int, host: str, models: tuple[str, ...]) -> N
     collector = FleetCollector(SnapshotReader(client.settings).read, declared)
     registry = labelled_registry(collector, client.settings.namespace)
     try:
-        server, thread = start_http_server(port, host, registry)
+        server = HttpServer(host, port, make_wsgi_app(registry))
     except OSError as error:
         raise ConfigurationError(
             f"--port {port}: cannot listen on {host}: {error.strerror or error}"
         ) from None
-    echo(f"metrics on {host} port {server.server_port}", err=True)
+    server.start()
+    echo(f"metrics on {host} port {server.port}", err=True)
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     stopped.wait()
-    server.shutdown()
-    thread.join()
+    server.stop()
     sys.exit(0)

@@ -4,6 +4,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tests.support.hanging import HangingServer
 from tests.support.http_client import http_get
 from tests.support.processes import StartWorker, until
 from tests.support.redis import TcpServer
+from tests.support.slow_clients import SlowClients
 
 SCRAPE_TIMEOUT_S = 10.0
 """How long Prometheus waits for a page, if nothing else is configured."""
@@ -38,8 +40,23 @@ main()
 """
 """An `imagefleet` whose lookup of one name never ends."""
 
-Scrape = Callable[[], dict[tuple[str, str], float]]
-"""Returns the values by metric and label values, without that of the fleet."""
+
+@dataclass(frozen=True)
+class Scrape:
+    """Reads the page of an exporter: `scrape()`."""
+
+    port: int
+    fleet: str
+
+    def __call__(self) -> dict[tuple[str, str], float]:
+        """Return the values by metric and label values, without that of the fleet."""
+        families = text_string_to_metric_families(http_get(self.port, "/metrics")[1])
+        samples = [sample for family in families for sample in family.samples]
+        assert {sample.labels.pop("fleet") for sample in samples} == {self.fleet}
+        return {
+            (sample.name, " ".join(filter(None, sample.labels.values()))): sample.value
+            for sample in samples
+        }
 
 
 @pytest.fixture
@@ -51,18 +68,7 @@ def export(start: StartWorker, namespace: str) -> Callable[..., Scrape]:
         exporter = start(*command, *options, **settings)
         line = until(lambda: re.search(r"metrics on 127\.0\.0\.1 port (\d+)", exporter.output()))
         assert line is not None
-        port = int(line[1])
-
-        def scrape() -> dict[tuple[str, str], float]:
-            families = text_string_to_metric_families(http_get(port, "/metrics")[1])
-            samples = [sample for family in families for sample in family.samples]
-            assert {sample.labels.pop("fleet") for sample in samples} == {namespace}
-            return {
-                (sample.name, " ".join(filter(None, sample.labels.values()))): sample.value
-                for sample in samples
-            }
-
-        return scrape
+        return Scrape(int(line[1]), namespace)
 
     return start_exporter
 
@@ -197,3 +203,12 @@ def test_the_exporter_reads_a_redis_that_was_frozen_and_is_back(
         assert _scrape_in_time(scrape) == {("imagefleet_redis_up", ""): 0}
         server.process.send_signal(signal.SIGCONT)
         until(lambda: _scrape_in_time(scrape)["imagefleet_redis_up", ""] == 1)
+
+
+def test_500_slow_clients_keep_no_scrape_from_the_exporter(
+    export: Callable[..., Scrape], redis_server: LocalRedisServer
+) -> None:
+    scrape = export()
+    with SlowClients(scrape.port, 500):
+        scraped = [scrape()["imagefleet_redis_up", ""] for _ in range(100)]
+    assert scraped == [1] * 100

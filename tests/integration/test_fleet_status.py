@@ -30,6 +30,7 @@ from tests.support.datasets import planned_dataset
 from tests.support.http_client import http_get
 from tests.support.processes import StartWorker, Worker, until
 from tests.support.s3 import BUCKET, FaultyS3, error, pass_on, signed_s3
+from tests.support.slow_clients import SlowClients
 
 
 def _port(worker: Worker) -> int:
@@ -342,6 +343,15 @@ def test_an_older_worker_s_error_has_no_age() -> None:
     said = {"worker": "a:1:b", "state": "ready", "last_error": "boom", "started_at": 5.0}
     status = WorkerStatus.model_validate(said)
     assert (status.last_error_age_s, status.recovered) == (None, False)
+
+
+def test_500_slow_clients_keep_no_probe_from_a_worker(start: StartWorker) -> None:
+    worker = start(IMAGEFLEET_METRICS_PORT="0")
+    worker.await_log("ready after")
+    port = _port(worker)
+    with SlowClients(port, 500):
+        for path, answer in (("/healthz", "ok\n"), ("/readyz", "ready\n")):
+            assert [http_get(port, path) for _ in range(50)] == [(200, answer)] * 50
 
 
 def test_sigterm_makes_a_worker_unready(start: StartWorker, producer: Client) -> None:

@@ -1,23 +1,18 @@
 """Serve `/metrics`, `/healthz` and `/readyz` over HTTP, for Prometheus and Kubernetes."""
 
-import socket
-import threading
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import REGISTRY, disable_created_metrics, make_wsgi_app
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.fleet_label import labelled_registry
+from imagefleet.shared.process.http_server import HttpServer
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-_MAX_CONNECTIONS: Final = 32
-_REQUEST_TIMEOUT_S: Final = 10.0
 _TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
 
 NotReadyReason = Callable[[], str | None]
@@ -49,16 +44,14 @@ class StatusServer:
             ConfigurationError: another process listens there, or the address is not of this host.
         """
         try:
-            server = make_server(
-                self._host, self._port, self._answer, _ThreadingServer, _QuietHandler
-            )
+            server = HttpServer(self._host, self._port, self._answer)
         except OSError as error:
             raise ConfigurationError(
                 f"IMAGEFLEET_METRICS_PORT={self._port}: cannot listen on {self._host}: "
                 f"{error.strerror or error}; every worker of a host needs a port of its own"
             ) from None
-        threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
-        return server.server_port
+        server.start()
+        return server.port
 
     def _answer(self, environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         path = environ["PATH_INFO"]
@@ -77,41 +70,3 @@ class StatusServer:
 def _text(start: "StartResponse", status: HTTPStatus, line: str) -> list[bytes]:
     start(f"{status.value} {status.phrase}", [_TEXT])
     return [f"{line}\n".encode()]
-
-
-class _ThreadingServer(ThreadingMixIn, WSGIServer):
-    """Serves a bounded number of connections at a time, and closes the others at once."""
-
-    daemon_threads = True
-    request_queue_size = 64
-
-    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
-        self._permits = threading.BoundedSemaphore(_MAX_CONNECTIONS)
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        super().__init__(address, handler)
-
-    def server_bind(self) -> None:
-        """Bind without asking DNS for the name of this host, as HTTPServer does."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-        self.setup_environ()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._permits.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._permits.release()
-
-
-class _QuietHandler(WSGIRequestHandler):
-    timeout = _REQUEST_TIMEOUT_S  # a client that sends nothing must not keep a thread
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing: Prometheus asks every few seconds."""
