@@ -29,7 +29,15 @@ from imagefleet.shared.process.extras import how_to_install
     help="A model whose jobs count as its own, not as those of `other`, also before its first "
     "worker has announced it; a @revision is left out. It may be given several times.",
 )
-def exporter(client: Client, port: int, host: str, models: tuple[str, ...]) -> None:
+@click.option(
+    "--deletion-costs",
+    is_flag=True,
+    help="Also write on the pods of workers, every 10 s, what their deletion costs, so that "
+    "Kubernetes takes idle ones first. It needs the right to patch pods.",
+)
+def exporter(
+    client: Client, port: int, host: str, models: tuple[str, ...], deletion_costs: bool
+) -> None:
     """Export queues, workers, dead letters and callbacks to Prometheus.
 
     One exporter per namespace is enough. It reads Redis when it is asked for /metrics, says within
@@ -60,7 +68,25 @@ def exporter(client: Client, port: int, host: str, models: tuple[str, ...]) -> N
     server.start()
     echo(f"metrics on {host} port {server.port}", err=True)
     stopped = threading.Event()
+    if deletion_costs:
+        _write_deletion_costs(client, stopped)
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     stopped.wait()
     server.stop()
     sys.exit(0)
+
+
+def _write_deletion_costs(client: Client, stopped: threading.Event) -> None:
+    from imagefleet.producer.fleet.deletion_costs import DeletionCosts
+    from imagefleet.shared.process.kubernetes import SERVICE_ACCOUNT, Pods
+
+    pods = Pods.of_this_cluster()
+    if pods is None:
+        raise ConfigurationError(
+            f"--deletion-costs: this is no pod with a token in {SERVICE_ACCOUNT}; run the exporter "
+            "in a pod with `automountServiceAccountToken: true`, or leave the option out"
+        )
+    costs = DeletionCosts(pods, client.fleet.workers.statuses)
+    threading.Thread(
+        target=costs.update_until, args=[stopped], name="deletion costs", daemon=True
+    ).start()

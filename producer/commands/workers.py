@@ -36,16 +36,28 @@ def list_workers(client: Client, as_json: bool) -> None:
 
 
 @client_command
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1)
+@click.option(
+    "--least-busy",
+    type=click.IntRange(1),
+    help="In place of NAMES: drain so many workers, first those in quarantine, then those with the "
+    "fewest messages in hand.",
+)
 @click.option("--wait", is_flag=True, help="Wait until they have ended.")
 @json_option()
-def drain(client: Client, names: tuple[str, ...], wait: bool, as_json: bool) -> None:
+def drain(
+    client: Client, names: tuple[str, ...], least_busy: int | None, wait: bool, as_json: bool
+) -> None:
     """Let workers finish what is on their devices, requeue the rest and end.
 
     NAMES are those of `imagefleet workers list`. A worker reads the request at its next heartbeat,
     within a quarter of its lease, and then does what it does at SIGTERM. The exit code is 1 if a
     worker dies meanwhile.
     """
+    if bool(names) == (least_busy is not None):
+        raise click.UsageError("name workers, or give --least-busy COUNT")
+    if least_busy is not None:
+        names = _least_busy(client, least_busy)
     states = _states(client)
     for name in names:
         if states.get(name, WorkerState.LOST) in (WorkerState.LOST, WorkerState.UNKNOWN):
@@ -57,6 +69,17 @@ def drain(client: Client, names: tuple[str, ...], wait: bool, as_json: bool) -> 
         outcome = "lost" if name in lost else "ended"
         echo_fields({"worker": name, "state": outcome if wait else "draining"}, as_json=as_json)
     sys.exit(bool(lost))
+
+
+def _least_busy(client: Client, count: int) -> tuple[str, ...]:
+    """Return the names of `count` workers. Those that drain already are not among them."""
+    order = {WorkerState.QUARANTINED: 0, WorkerState.READY: 1}
+    found = [each for each in client.fleet.read().workers if each.state in order]
+    if len(found) < count:
+        limit = f"is more than the workers that can be drained: {len(found)}"
+        raise InvalidRequest("--least-busy", count, limit)
+    found.sort(key=lambda each: (order[each.state], each.claims))
+    return tuple(each.worker for each in found[:count])
 
 
 def _states(client: Client) -> dict[str, WorkerState]:

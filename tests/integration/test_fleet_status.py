@@ -19,6 +19,7 @@ from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.redis_keys import (
     claims_key,
     dead_letter_totals_key,
+    drain_requests_key,
     job_ends_key,
     job_key,
     leases_key,
@@ -153,6 +154,32 @@ def test_a_lost_worker_cannot_be_drained(
         done = CliRunner(env=settings).invoke(main, ["workers", "drain", name, "--wait"])
         assert done.exit_code == 1
         assert "is no living worker" in done.output
+
+
+def test_the_least_busy_workers_are_drained_first(
+    producer: Client,
+    client: redis.Redis,
+    namespace: str,
+    settings: dict[str, str],
+    make_claims: MakeClaims,
+) -> None:
+    states = {
+        "busy": WorkerState.READY,
+        "idle": WorkerState.READY,
+        "broken": WorkerState.QUARANTINED,
+        "leaving": WorkerState.DRAINING,
+    }
+    for name, state in states.items():
+        make_claims(name).lease.acquire(WorkerStatus(worker=name, state=state).dump())
+    client.hset(claims_key(namespace, "busy"), "tag", "{}")
+    drain = ["workers", "drain", "--least-busy"]
+    done = CliRunner(env=settings).invoke(main, [*drain, "2"])
+    assert (done.exit_code, done.output) == (0, "broken  draining\nidle  draining\n")
+    assert client.smembers(drain_requests_key(namespace)) == {"broken", "idle"}
+    done = CliRunner(env=settings).invoke(main, [*drain, "4"])
+    assert (done.exit_code, "that can be drained: 3" in done.output) == (1, True)
+    for wrong in ([*drain, "1", "idle"], ["workers", "drain"]):
+        assert CliRunner(env=settings).invoke(main, wrong).exit_code == 2
 
 
 def test_a_worker_that_dies_and_vanishes_while_it_drains_is_lost(

@@ -10,7 +10,6 @@ import redis
 from imagefleet import Client
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
-from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.image_server import stalled, status
 from tests.support.jobs import finish
 from tests.support.metadata_server import MetadataServer, Respond
@@ -26,18 +25,24 @@ def platform() -> Iterator[MetadataServer]:
         yield server
 
 
-def test_jobs_of_a_preempted_host_are_requeued_at_once_and_run_elsewhere(
+def test_jobs_of_a_preempted_host_are_requeued_and_run_elsewhere(
     start: StartWorker,
     producer: Client,
     platform: MetadataServer,
     client: redis.Redis,
     namespace: str,
 ) -> None:
-    first = start(*PATIENT, IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_PREEMPTION_URL=platform.url)
+    first = start(
+        *PATIENT,
+        IMAGEFLEET_MODEL=ENDLESS,
+        IMAGEFLEET_PREEMPTED_DRAIN_S="0.5",
+        IMAGEFLEET_DRAIN_S="3600",
+        IMAGEFLEET_PREEMPTION_URL=platform.url,
+    )
     jobs = producer.submit_many(["a", "b", "c"])
     until(lambda: [job.status().state for job in jobs].count(State.RUNNING) == 2)
     platform.preempt()
-    assert first.wait() == ExitCode.TEMPFAIL
+    assert first.wait() == 0
     assert "about to take this host away" in first.output()
     assert {job.status().state for job in jobs} == {State.QUEUED}
     assert not client.keys(f"{namespace}:claims:*")
@@ -46,7 +51,7 @@ def test_jobs_of_a_preempted_host_are_requeued_at_once_and_run_elsewhere(
     assert {job.status().deliveries for job in jobs} == {1}
 
 
-def test_a_large_batch_is_requeued_before_the_quit_timeout(
+def test_a_large_batch_is_requeued_before_the_host_is_gone(
     start: StartWorker,
     producer: Client,
     platform: MetadataServer,
@@ -54,15 +59,36 @@ def test_a_large_batch_is_requeued_before_the_quit_timeout(
     namespace: str,
 ) -> None:
     first = start(
-        IMAGEFLEET_MODEL="fake:seconds=60,capacity=64", IMAGEFLEET_PREEMPTION_URL=platform.url
+        IMAGEFLEET_MODEL="fake:seconds=60,capacity=64",
+        IMAGEFLEET_PREEMPTED_DRAIN_S="0",
+        IMAGEFLEET_PREEMPTION_URL=platform.url,
     )
     jobs = producer.submit_many([f"prompt {i}" for i in range(64)])
     ids = [job.id for job in jobs]
     until(lambda: {each.state for each in producer.statuses(ids)} == {State.RUNNING})
     platform.preempt()
-    assert first.wait() == ExitCode.TEMPFAIL
+    assert first.wait() == 0
     assert {each.state for each in producer.statuses(ids)} == {State.QUEUED}
     assert client.llen(list_key(f"{namespace}.default.native", 3)) == 64
+
+
+def test_a_preempted_host_finishes_a_batch_that_ends_in_time(
+    start: StartWorker, producer: Client, platform: MetadataServer
+) -> None:
+    first = start(
+        *PATIENT,
+        IMAGEFLEET_MODEL="fake:seconds=0.2,capacity=2",
+        IMAGEFLEET_PREEMPTED_DRAIN_S="300",
+        IMAGEFLEET_DRAIN_S="300",
+        IMAGEFLEET_PREEMPTION_URL=platform.url,
+    )
+    jobs = producer.submit_many(["a", "b", "c"], num_inference_steps=20)
+    until(lambda: any(job.status().step for job in jobs))  # a running job may not be on the devices
+    platform.preempt()
+    assert first.wait() == 0
+    states = [job.status().state for job in jobs]
+    assert sorted(states) == [State.QUEUED, State.SUCCEEDED, State.SUCCEEDED]
+    assert "drained: 2 jobs with 2 images ended; 0 jobs" in first.output()
 
 
 def test_an_idle_worker_leaves_a_preempted_host_too(
@@ -71,7 +97,7 @@ def test_an_idle_worker_leaves_a_preempted_host_too(
     first = start(*PATIENT, IMAGEFLEET_PREEMPTION_URL=platform.url)
     until(lambda: len(platform.requests) >= 2)
     platform.preempt()
-    assert first.wait() == ExitCode.TEMPFAIL
+    assert first.wait() == 0
     job = producer.submit("for somebody else")
     start()
     assert finish(producer, [job], timeout=300) == {State.SUCCEEDED}
@@ -84,6 +110,7 @@ def test_the_preemption_notice_cuts_a_drain_short(
         *PATIENT,
         IMAGEFLEET_MODEL="fake:seconds=1,capacity=2",
         IMAGEFLEET_DRAIN_S="600",
+        IMAGEFLEET_PREEMPTED_DRAIN_S="0.5",
         IMAGEFLEET_PREEMPTION_URL=platform.url,
     )
     jobs = producer.submit_many(["a", "b"], num_inference_steps=100)
@@ -92,8 +119,8 @@ def test_the_preemption_notice_cuts_a_drain_short(
     first.await_log("Warm shutdown")
     assert {job.status().state for job in jobs} == {State.RUNNING}
     platform.preempt()
-    assert first.wait() == ExitCode.TEMPFAIL
-    assert "quitting: 2 jobs with 2 images requeued" in first.output()
+    assert first.wait() == 0
+    assert "drained: 0 jobs with 0 images ended; 2 jobs with 2 images" in first.output()
     assert {job.status().state for job in jobs} == {State.QUEUED}
 
 

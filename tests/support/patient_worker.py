@@ -5,8 +5,9 @@ answered by then.
 """
 
 from imagefleet.worker.commands.cli import main
-from imagefleet.worker.startup import lifecycle
+from imagefleet.worker.startup import drain, lifecycle
 
 if __name__ == "__main__":
-    vars(lifecycle).update(_QUIT_TIMEOUT_S=120.0, _DRAIN_GRACE_S=120.0)
+    vars(lifecycle).update(_QUIT_TIMEOUT_S=120.0, DRAIN_GRACE_S=120.0)
+    vars(drain).update(DRAIN_GRACE_S=120.0)
     main()

@@ -18,13 +18,13 @@ from imagefleet.producer.commands.exporter import exporter
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.engine.compile.private_folder import make_private
 from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.drain import DRAIN_GRACE_S
 from tests.support.processes import ROOT
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd/imagefleet-worker.service"
 _CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule", "Kustomization", "Component"}
 """Kinds that Kubernetes itself does not define."""
-_DRAIN_GRACE_S = 10
 _KUBERNETES = "1.31"
 
 
@@ -259,11 +259,33 @@ def test_the_exporter_counts_jobs_for_the_model_of_its_workers() -> None:
 
 
 def test_every_grace_period_is_longer_than_a_drain() -> None:
-    drain_s = WorkerSettings.model_fields["drain_s"].default + _DRAIN_GRACE_S
+    setting = r"IMAGEFLEET_DRAIN_S=(\d+)$"
+    [drain_s] = re.findall(
+        setting, (DEPLOY / "kubernetes/base/kustomization.yaml").read_text(), re.M
+    )
     pod = _named("Deployment", "worker")["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] > drain_s
+    assert pod["terminationGracePeriodSeconds"] > int(drain_s) + DRAIN_GRACE_S
+    [drain_s] = re.findall(setting, UNIT.read_text(), re.M)
     [stop_s] = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
-    assert int(stop_s) > drain_s
+    assert int(stop_s) > int(drain_s) + DRAIN_GRACE_S
+
+
+def test_a_drain_on_a_spot_node_ends_before_the_node() -> None:
+    overlay = (DEPLOY / "kubernetes/v5e-8/kustomization.yaml").read_text()
+    [drain_s] = re.findall(r"IMAGEFLEET_PREEMPTED_DRAIN_S=(\d+)$", overlay, re.M)
+    assert int(drain_s) + DRAIN_GRACE_S < 15
+
+
+def test_pods_get_the_rights_that_they_use_and_no_other() -> None:
+    rights = {"worker": ["get"], "exporter": ["patch"]}  # what `Pods` documents
+    for name, verbs in rights.items():
+        pod = _named("Deployment", name)["spec"]["template"]["spec"]
+        assert pod["serviceAccountName"] == name
+        assert pod["automountServiceAccountToken"] is True
+        assert _named("Role", name)["rules"] == [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": verbs}
+        ]
+        assert _named("RoleBinding", name)["subjects"] == [{"kind": "ServiceAccount", "name": name}]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")

@@ -25,6 +25,7 @@ from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.redis_keys import model_switch_key
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.process.child_process import die_with_parent
+from imagefleet.shared.process.kubernetes import SERVER_VARIABLE
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.settings.settings import ENV_PREFIX
 from imagefleet.worker.commands.next_model import (
@@ -37,6 +38,7 @@ from imagefleet.worker.commands.next_model import (
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.systemd import notify_systemd
 from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.drain import DrainTime
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,9 @@ class ModelSwitcher:
         """Whether the worker was asked to drain for a switch."""
         self._stopping = False
         """Whether this process was asked to stop."""
+        self._drain_time = DrainTime(settings.drain_s, settings.preempted_drain_s)
+        self._hurried = False
+        """Whether the worker was told a second time to stop, because the host goes away."""
 
     def run(self) -> int:
         """Load each model once, the first one last, then switch by the policy. Return the exit
@@ -122,7 +127,8 @@ class ModelSwitcher:
                 if following is not None and not self._stopping:
                     self._switching = True
                     worker.terminate()
-            time.sleep(_POLL_S if not self._switching else 0.1)
+            self._hurry_if_host_goes(worker)
+            time.sleep(0.1 if self._switching or self._stopping else _POLL_S)
         self._worker, self._switching = None, False
         return worker.returncode, following
 
@@ -130,7 +136,8 @@ class ModelSwitcher:
         environment = {
             name: value
             for name, value in os.environ.items()
-            if name not in (f"{ENV_PREFIX}MODELS", "NOTIFY_SOCKET")
+            # Kubernetes cannot tell the worker why it is stopped: a switch stops it too.
+            if name not in (f"{ENV_PREFIX}MODELS", "NOTIFY_SOCKET", SERVER_VARIABLE)
         }
         is_default = self._settings.serves_default and model == self._settings.models[0]
         environment[f"{ENV_PREFIX}MODEL"] = model
@@ -148,8 +155,16 @@ class ModelSwitcher:
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         """Let the worker drain, or if it was asked already, requeue everything."""
         again, self._stopping = self._stopping, True
+        self._drain_time.begin_for_signal()
         if self._worker is not None and (again or not self._switching):
             self._worker.send_signal(number)
+
+    def _hurry_if_host_goes(self, worker: "subprocess.Popen[bytes]") -> None:
+        """Let the worker requeue everything once the shorter time for a drain is over."""
+        drain_time = self._drain_time
+        if drain_time.host_goes_away and not drain_time.left_s() and not self._hurried:
+            self._hurried = True
+            worker.terminate()
 
     def _read_status(self, pid: int) -> WorkerStatus | None:
         """Return the status of the worker process; None if it has none, or Redis is away."""

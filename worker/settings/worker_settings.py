@@ -205,10 +205,7 @@ class WorkerSettings(Settings):
         "devices, encode or upload. Choose at least three times the jobs of a full batch.",
     )
     poll_s: float = Field(
-        default=0.02,
-        gt=0,
-        le=5,
-        description="Seconds between two claims while the devices are free.",
+        0.02, gt=0, le=5, description="Seconds between two claims while the devices are free."
     )
     batch_timeout_s: float = Field(
         default=0.0,
@@ -241,15 +238,19 @@ class WorkerSettings(Settings):
         "worker.",
     )
     drain_s: float = Field(
-        default=25.0,
+        25.0, ge=0, le=3600, description="Seconds after SIGTERM for what is on the devices."
+    )
+    preempted_drain_s: float = Field(
+        default=8.0,
         ge=0,
         le=3600,
-        description="Seconds after SIGTERM for jobs on the devices; the others are requeued.",
+        description="The same if the platform takes the host away: after the preemption notice, or "
+        "when Kubernetes stops a pod that nobody deleted. At most `drain_s` is used.",
     )
     preemption_url: PlainHttpUrl | None = Field(
         default=None,
         description="HTTP address that answers TRUE once the platform is about to preempt this "
-        "host; the worker then requeues all jobs at once and ends. On Google Cloud: "
+        "host; the worker then drains within `preempted_drain_s`. On Google Cloud: "
         "`http://metadata.google.internal/computeMetadata/v1/instance/preempted`.",
     )
     max_deliveries: int = Field(

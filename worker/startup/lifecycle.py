@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -30,12 +29,13 @@ from imagefleet.worker.process.status_server import StatusServer
 from imagefleet.worker.process.tracing import start_tracing
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.bootstrap import ProcessHooks, WorkerParts, build
+from imagefleet.worker.startup.drain import DRAIN_GRACE_S, DrainTime, force_exit_after
 from imagefleet.worker.startup.stores import open_stores
 
 log = logging.getLogger(__name__)
 
-_DRAIN_GRACE_S: Final = 10.0
-"""Seconds beyond `drain_s` until a drain that does not end is cut short."""
+_JOIN_S: Final = 0.2
+"""Seconds after which a drain looks again how much time is left."""
 _QUIT_TIMEOUT_S: Final = 3.0
 """Seconds that Redis has to answer a worker that quits."""
 _DRAINING: Final = LeaseLost("this worker is draining")
@@ -54,6 +54,8 @@ class Lifecycle:
         self._parts: WorkerParts | None = None
         self._running = False
         self._stop_requested = False
+        self._drain_requested = False
+        self._drain_time = DrainTime(settings.drain_s, settings.preempted_drain_s)
         self._send_spans: Callable[[], object] = lambda: None
 
     @property
@@ -141,26 +143,28 @@ class Lifecycle:
             self.quit()
         self._stop_requested = True
         self._parts.status.drain()
-        self._force_exit_after(self.settings.drain_s + _DRAIN_GRACE_S)
+        if self._drain_requested:
+            self._drain_time.begin()
+        else:
+            self._drain_time.begin_for_signal()
         if self._running:
             self.parts.dispatcher.close()
             self.parts.device_loop.stop()
 
     def drain(self) -> None:
-        """Requeue the jobs that are not on the devices; finish the others within `drain_s`, or
-        requeue them too.
+        """Requeue the jobs that are not on the devices; finish the others in the time that is left,
+        or requeue them too.
 
         Celery calls this however a worker stops. A second call does nothing.
         """
         if not self._running:
             return
         self._running = False
-        if not self._stop_requested:
-            self._force_exit_after(self.settings.drain_s + _DRAIN_GRACE_S)
+        drain_time = self._drain_time
+        drain_time.begin()
         parts = self.parts
         parts.status.drain()
         started = parts.in_flight.attempts()
-        deadline = time.monotonic() + self.settings.drain_s
         parts.dispatcher.close()
         parts.device_loop.stop()
         waiting = [
@@ -170,10 +174,11 @@ class Lifecycle:
         requeued = parts.executor.requeue(list(dict.fromkeys(waiting)))
         parts.backlog.close(_DRAINING)
         running = [each.tag for each in parts.in_flight.attempts()] + parts.backlog.tags()
-        parts.device_loop.join(max(0.0, deadline - time.monotonic()))
+        while drain_time.left_s() and not parts.device_loop.join(min(_JOIN_S, drain_time.left_s())):
+            pass  # the time that is left may have become shorter
         requeued += parts.executor.requeue(attempts_in(parts.device_loop.pop_waiting()))
         parts.backlog.abandon(_DRAINING)
-        while any(parts.claims.holds(tag) for tag in running) and time.monotonic() < deadline:
+        while any(parts.claims.holds(tag) for tag in running) and drain_time.left_s():
             time.sleep(0.02)  # until Celery has stored the results and acknowledged the messages
         requeued += parts.executor.requeue(parts.in_flight.attempts())
         parts.watchdog.stop()
@@ -193,7 +198,7 @@ class Lifecycle:
 
     def quit(self) -> None:
         """Requeue everything and end the process, within `_QUIT_TIMEOUT_S`."""
-        self._force_exit_after(_QUIT_TIMEOUT_S)
+        force_exit_after(_QUIT_TIMEOUT_S)
         try:
             parts = self.parts
             parts.dispatcher.close()
@@ -213,11 +218,13 @@ class Lifecycle:
 
     def _on_preemption_notice(self) -> None:
         log.warning("preemption notice received: the platform is about to take this host away")
-        self.quit()
+        self._drain_time.begin_for_preempted_host()
+        self.request_drain()
 
     def request_drain(self) -> None:
         """Drain as SIGTERM does. A request while the worker drains already changes nothing."""
         log.warning("this worker was asked to drain")
+        self._drain_requested = True
         if not self._stop_requested:
             os.kill(os.getpid(), signal.SIGTERM)  # Celery then stops as for any SIGTERM
 
@@ -239,7 +246,7 @@ class Lifecycle:
 
         The jobs of the stream that hangs count a delivery, as in `_on_devices_failed`.
         """
-        self._force_exit_after(_DRAIN_GRACE_S, ExitCode.IOERR)
+        force_exit_after(DRAIN_GRACE_S, ExitCode.IOERR)
         parts = self.parts
         parts.dispatcher.close()
         parts.device_loop.stop()
@@ -267,15 +274,6 @@ class Lifecycle:
         """Release every shard. Those with a row in `batch` count a delivery."""
         self.parts.claims.requeue(*self.parts.backlog.tags_in(batch), counted=True)
         self.parts.backlog.abandon(LeaseLost("the devices of this worker failed"))
-
-    def _force_exit_after(self, seconds: float, code: ExitCode = ExitCode.TEMPFAIL) -> None:
-        """End the process after `seconds`, even if Redis is away or a pool thread hangs.
-
-        Other workers reclaim what is left once the lease expires.
-        """
-        timer = threading.Timer(seconds, os._exit, [code])
-        timer.daemon = True
-        timer.start()
 
 
 def _describe(engine: Engine) -> str:
