@@ -8,7 +8,6 @@ import os
 import platform
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import redis
@@ -24,9 +23,8 @@ from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.make_loop import Loop, make_loop
 from imagefleet.worker.devices.row_backlog import RowBacklog
-from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.watchdog import Watchdog
-from imagefleet.worker.engine.contract.interface import Engine, Stream
+from imagefleet.worker.engine.contract.interface import Stream
 from imagefleet.worker.jobs.dispatcher import Dispatcher
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
@@ -47,47 +45,9 @@ from imagefleet.worker.startup.redis_clients import connect_clients
 from imagefleet.worker.startup.start_delivery import start_delivery
 from imagefleet.worker.startup.status_reporter import StatusReporter
 from imagefleet.worker.startup.stores import Stores, check_image_store
-from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
+from imagefleet.worker.startup.worker_parts import ProcessHooks, WorkerParts
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessHooks:
-    """Functions that the parts call when the whole process has to act."""
-
-    on_lease_lost: Callable[[], None]
-    """Called when the lease expired: other workers have the jobs now."""
-    on_hang: Callable[[int], None]
-    """It is called with the number of a stream whose devices made no step for `watchdog_s`."""
-    on_devices_failed: Callable[[Sequence[Slot], Sequence[Slot]], None]
-    """It is called with the slots on which the devices failed, and the slots that only waited."""
-    on_drain_requested: Callable[[], None]
-    """Called when an operator asks this worker to drain."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerParts:
-    """Everything that a running worker process owns."""
-
-    engine: Engine
-    claims: Claims
-    in_flight: InFlight
-    backlog: RowBacklog
-    dispatcher: Dispatcher
-    executor: JobExecutor
-    shards: ShardContext
-    device_loop: Loop
-    watchdog: Watchdog
-    lease_keeper: LeaseKeeper
-    progress: ProgressReporter
-    run_recovery: RunRecovery
-    image_sweeper: ImageSweeper
-    offers: OfferRegistry
-    delivery: DeliveryLoop
-    callbacks: Outbox
-    """Of the whole fleet, by a client that does not wait for Redis."""
-    status: StatusReporter
 
 
 def build(settings: WorkerSettings, stores: Stores, hooks: ProcessHooks) -> WorkerParts:

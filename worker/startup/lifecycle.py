@@ -28,9 +28,10 @@ from imagefleet.worker.process.preemption import watch_for_notice
 from imagefleet.worker.process.status_server import StatusServer
 from imagefleet.worker.process.tracing import start_tracing
 from imagefleet.worker.settings.worker_settings import WorkerSettings
-from imagefleet.worker.startup.bootstrap import ProcessHooks, WorkerParts, build
+from imagefleet.worker.startup.bootstrap import build
 from imagefleet.worker.startup.drain import DRAIN_GRACE_S, DrainTime, force_exit_after
 from imagefleet.worker.startup.stores import open_stores
+from imagefleet.worker.startup.worker_parts import ProcessHooks, WorkerParts
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,64 @@
+"""Name the parts of a worker process, and the functions with which they reach the whole of it.
+
+`bootstrap` builds the parts. Nothing here starts or connects anything.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from imagefleet.shared.jobs.offers import OfferRegistry
+from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.worker.bulk.recover_runs import RunRecovery
+from imagefleet.worker.bulk.shard_context import ShardContext
+from imagefleet.worker.devices.make_loop import Loop
+from imagefleet.worker.devices.row_backlog import RowBacklog
+from imagefleet.worker.devices.slots import Slot
+from imagefleet.worker.devices.watchdog import Watchdog
+from imagefleet.worker.engine.contract.interface import Engine
+from imagefleet.worker.jobs.dispatcher import Dispatcher
+from imagefleet.worker.jobs.execute import JobExecutor
+from imagefleet.worker.jobs.image_sweeper import ImageSweeper
+from imagefleet.worker.jobs.in_flight import InFlight
+from imagefleet.worker.jobs.progress import ProgressReporter
+from imagefleet.worker.queues.claims import Claims
+from imagefleet.worker.queues.lease_keeper import LeaseKeeper
+from imagefleet.worker.startup.status_reporter import StatusReporter
+from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessHooks:
+    """Functions that the parts call when the whole process has to act."""
+
+    on_lease_lost: Callable[[], None]
+    """Called when the lease expired: other workers have the jobs now."""
+    on_hang: Callable[[int], None]
+    """It is called with the number of a stream whose devices made no step for `watchdog_s`."""
+    on_devices_failed: Callable[[Sequence[Slot], Sequence[Slot]], None]
+    """It is called with the slots on which the devices failed, and the slots that only waited."""
+    on_drain_requested: Callable[[], None]
+    """Called when an operator asks this worker to drain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerParts:
+    """Everything that a running worker process owns."""
+
+    engine: Engine
+    claims: Claims
+    in_flight: InFlight
+    backlog: RowBacklog
+    dispatcher: Dispatcher
+    executor: JobExecutor
+    shards: ShardContext
+    device_loop: Loop
+    watchdog: Watchdog
+    lease_keeper: LeaseKeeper
+    progress: ProgressReporter
+    run_recovery: RunRecovery
+    image_sweeper: ImageSweeper
+    offers: OfferRegistry
+    delivery: DeliveryLoop
+    callbacks: Outbox
+    """Of the whole fleet, by a client that does not wait for Redis."""
+    status: StatusReporter
