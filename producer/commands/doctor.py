@@ -12,6 +12,12 @@ from imagefleet.producer.commands.client_command import exit_on_errors
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.connection.misspelled_variables import misspelled_variable_warnings
 from imagefleet.shared.errors import ImagefleetError, StorageDenied
+from imagefleet.shared.jobs.membership import (
+    differing_hosts,
+    folder_warning,
+    members,
+    shared_folders,
+)
 from imagefleet.shared.jobs.worker_status import WorkerState
 from imagefleet.shared.settings.doctor import (
     Finding,
@@ -74,6 +80,20 @@ def _check_workers(settings: Settings) -> Iterator[Finding]:
             yield Finding(Verdict.WARNING, text)
 
 
+def _check_hosts(settings: Settings) -> Iterator[Finding]:
+    """Say which workers differ from most others of the fleet."""
+    connection = Connection(settings)
+    with connection.translate_errors():
+        statuses = connection.fleet.workers.statuses()
+    warnings = [
+        *map(str, differing_hosts(statuses)),
+        *(folder_warning(*each) for each in shared_folders(statuses).items()),
+    ]
+    yield from (Finding(Verdict.WARNING, text) for text in warnings)
+    if not warnings and members(statuses):
+        yield Finding(Verdict.OK, "all workers agree in models, stores and shapes")
+
+
 def _check_stores(settings: Settings) -> Iterator[Finding]:
     """Check the store of each model, or the one that this host's setting names."""
     connection = Connection(settings)
@@ -105,5 +125,6 @@ _CHECKS: Final[dict[str, Callable[[Settings], Iterator[Finding]]]] = {
     "settings": _check_variables,
     "redis": _check_redis,
     "workers": _check_workers,
+    "hosts": _check_hosts,
     "storage": _check_stores,
 }

@@ -17,6 +17,7 @@ from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import cell, echo_json, format_duration, json_option
 from imagefleet.producer.connection.outages import OutageTolerance
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
+from imagefleet.shared.jobs.membership import HostDifference
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.text.printable import counted, printable
 
@@ -25,6 +26,7 @@ _MAX_ERROR: Final = 1_000
 _MAX_HOSTS: Final = 20
 """The failures of this many hosts are shown."""
 _COLOURS: Final = {
+    WorkerState.JOINING: "yellow",
     WorkerState.READY: "green",
     WorkerState.DRAINING: "yellow",
     WorkerState.QUARANTINED: "red",
@@ -76,10 +78,17 @@ def render(status: FleetStatus) -> RenderableType:
     return Group(
         _workers(status.workers),
         *_failures(status.failures),
+        *(_difference(each) for each in status.differences),
         Text(""),
         _queues(status.queues),
         Text(summary, "bold"),
     )
+
+
+def _difference(difference: HostDifference) -> Text:
+    text = cell(f"{difference}{' (allowed)' if difference.allowed else ''}")
+    text.stylize("yellow" if difference.allowed else "red")
+    return text
 
 
 def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:

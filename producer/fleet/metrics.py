@@ -29,7 +29,7 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.worker_status import WorkerState
+from imagefleet.shared.jobs.worker_status import Trait, WorkerState
 from imagefleet.shared.redis_client.memory import RedisMemory
 
 log = logging.getLogger(__name__)
@@ -137,6 +137,15 @@ def _worker_metrics(status: FleetStatus, models: OfferedModels) -> Iterator[Gaug
     for model, number in models.ready_workers():
         ready.add_metric([model], number)
     yield ready
+    differing = GaugeMetricFamily(
+        "imagefleet_differing_workers",
+        "Workers that differ from most others of the fleet, by what differs.",
+        labels=["what"],
+    )
+    differences = Counter(each.trait for each in status.differences)
+    for trait in Trait:
+        differing.add_metric([trait], differences[trait])
+    yield differing
 
 
 def _job_ends(status: FleetStatus) -> CounterMetricFamily:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from pydantic import Field
 
 from imagefleet.shared.jobs.host_failures import failure_keys, sum_failures
+from imagefleet.shared.jobs.membership import HostDifference, differing_hosts
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, queue_of_compile_key, tenant_of
 from imagefleet.shared.jobs.redis_keys import (
@@ -62,6 +63,8 @@ class FleetStatus(Model):
     """How a fleet is at one moment."""
 
     workers: tuple[WorkerStatus, ...]
+    differences: tuple[HostDifference, ...] = ()
+    """What differs between workers that should have it in common."""
     queues: tuple[QueueStatus, ...]
     """Queues in which something waits, by model and shape."""
     waiting: int
@@ -125,6 +128,7 @@ class FleetReader:
                 worker.model_copy(update={"claims": held})
                 for held, worker in zip(claims, workers, strict=True)
             ),
+            differences=tuple(differing_hosts(workers)),
             queues=tuple(self._queues(lists)),
             waiting=sum(each.length for each in lists),
             in_flight=sum(claims),

@@ -17,11 +17,37 @@ if TYPE_CHECKING:
 class WorkerState(StrEnum):
     """A worker is in one of these states."""
 
+    JOINING = "joining"  # it compares itself with the fleet, and takes no work yet
     READY = "ready"  # it claims work
     QUARANTINED = "quarantined"  # devices or store failed; it checks them until they are healthy
     DRAINING = "draining"  # it finishes what it has and ends
     LOST = "lost"  # its lease expired; a worker requeues what it held
     UNKNOWN = "unknown"  # it holds a lease and says nothing: release 0.1.0, or a damaged entry
+
+
+class Trait(StrEnum):
+    """The hosts of a fleet must have these in common, unless `may_differ` names them."""
+
+    MODEL = "model"  # of the jobs that name none
+    DIGEST = "digest"  # of a model of this name
+    STORE = "store"  # where the images go
+    SHAPES = "shapes"  # of a model of this name, with the default first
+
+
+class Member(Model):
+    """What a worker says of itself for the comparison with the other hosts of its fleet. Its model
+    and shapes stand in its status."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)  # newer workers may say more
+
+    serves_default: bool
+    """Whether it makes the jobs that name no model."""
+    digest: str = ""
+    """It is that of the model. '': it is not known, and so not compared."""
+    store: str = ""
+    """It is the address of its store without credentials. '': it is not compared."""
+    may_differ: tuple[str, ...] = ()
+    """Those of `Trait` in which this worker and others may differ."""
 
 
 class WorkerStatus(Model):
@@ -36,6 +62,9 @@ class WorkerStatus(Model):
     version: str = ""
     model: str = ""
     shapes: tuple[str, ...] = ()
+    """The default shape is the first."""
+    member: Member | None = None
+    """None: a worker of an older release, which does not say it."""
     devices: str = ""
     """It says their number and kind, as in `8 x TPU v5 lite`."""
     capacity: int = 0

@@ -1,5 +1,6 @@
 """`imagefleet-worker doctor` and `imagefleet doctor` on hosts with and without faults."""
 
+import json
 import os
 import re
 import subprocess
@@ -11,13 +12,15 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import redis
 from click.testing import CliRunner
 
 from imagefleet import Client
 from imagefleet.producer.commands.cli import main
 from imagefleet.shared.errors import StorageDenied
-from imagefleet.shared.jobs.worker_status import WorkerState
+from imagefleet.shared.jobs.worker_status import Member, WorkerState, WorkerStatus
 from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.queues.lease import Lease
 from tests.support.processes import ROOT, StartWorker, until
 from tests.support.redis import TcpServer
 
@@ -58,6 +61,7 @@ def test_a_healthy_host_passes(environment: dict[str, str], tmp_path: Path) -> N
         "redis": "ok",
         "storage": "ok",
         "model": "warn",
+        "fleet": "ok",
         "cache": "ok",
         "metrics": "ok",
         "notice": "ok",
@@ -183,6 +187,47 @@ def test_a_producer_sees_its_workers_and_their_store(
     report = CliRunner().invoke(main, ["doctor"], env=settings)
     assert report.exit_code == 0, report.output
     assert "warn  workers    no worker is ready for the model fake; its jobs wait" in report.output
+
+
+def _member(name: str, model: str, store: str) -> WorkerStatus:
+    return WorkerStatus(
+        worker=name,
+        state=WorkerState.READY,
+        model=model,
+        shapes=("64x64",),
+        member=Member(serves_default=True, digest="d", store=store),
+    )
+
+
+def test_both_see_hosts_that_differ(
+    environment: dict[str, str], client: redis.Redis, namespace: str
+) -> None:
+    settings, store = environment, environment["IMAGEFLEET_STORAGE_URL"] + "/"
+    for status in (
+        _member("host-a:1:x", "fake", store),
+        _member("host-b:1:x", "fake", store),
+        _member("host-c:1:x", "other", "s3://elsewhere/"),
+    ):
+        Lease(client, namespace, status.worker, 60).acquire(status.dump())
+    report = CliRunner().invoke(main, ["doctor"], env=settings)
+    for sentence in (
+        "model of jobs that name none of worker host-c:1:x is other, and that of 2 workers is fake",
+        f"the store of worker host-c:1:x is s3://elsewhere/, and that of 2 workers is {store}",
+        f"the workers of 2 hosts (host-a, host-b) store images in {store}",
+    ):
+        assert re.search(f"^warn  hosts .*{re.escape(sentence)}", report.output, re.M), (
+            report.output
+        )
+    shown = CliRunner().invoke(main, ["fleet", "--json"], env=settings)
+    assert [each["worker"] for each in json.loads(shown.output)["differences"]] == [
+        "host-c:1:x"
+    ] * 2
+    result = _doctor(environment)
+    assert result.returncode == ExitCode.CONFIG
+    assert re.search(
+        "^FAIL  fleet .*its model of jobs .* fake and that of worker host-c", result.stdout, re.M
+    )
+    assert re.search("^warn  fleet .*store images in ", result.stdout, re.M)
 
 
 def test_a_producer_is_told_that_no_worker_was_ready_yet(settings: dict[str, str]) -> None:

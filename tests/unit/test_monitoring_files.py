@@ -26,8 +26,9 @@ from imagefleet.producer.fleet.snapshot import FleetSnapshot
 from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.jobs.fleet_label import FleetLabel
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
+from imagefleet.shared.jobs.membership import HostDifference
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
+from imagefleet.shared.jobs.worker_status import Trait, WorkerState, WorkerStatus
 from imagefleet.shared.redis_client.memory import RedisMemory
 from imagefleet.worker.process import metrics
 from tests.support.processes import ROOT
@@ -198,6 +199,27 @@ def test_the_exporter_says_what_redis_knows() -> None:
     assert exported["imagefleet_redis_memory_bytes", "used"] == 80
     assert exported["imagefleet_redis_memory_bytes", "limit"] == 100
     assert exported["imagefleet_dataset_idle_seconds", ""] == 12
+
+
+def test_the_exporter_counts_workers_that_differ() -> None:
+    exported = _export(FleetCollector(_snapshot))
+    assert exported["imagefleet_differing_workers", "model"] == 0
+    status = _snapshot().status.model_copy(
+        update={
+            "differences": (
+                HostDifference(
+                    worker="w",
+                    trait=Trait.STORE,
+                    value="a",
+                    usual="b",
+                    usual_workers=2,
+                    allowed=False,
+                ),
+            )
+        }
+    )
+    exported = _export(FleetCollector(lambda: replace(_snapshot(), status=status)))
+    assert exported["imagefleet_differing_workers", "store"] == 1
 
 
 def test_each_end_has_a_series_before_there_is_one() -> None:

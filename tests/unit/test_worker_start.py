@@ -16,7 +16,8 @@ def _start(monkeypatch: pytest.MonkeyPatch, folder: Path, *, uses_host_memory: b
     engine = RecordingEngine(8, lambda specs: None)
     monkeypatch.setattr(RecordingEngine, "uses_host_memory", uses_host_memory)
     offers = SimpleNamespace(announce=lambda *arguments, **options: None)
-    parts = SimpleNamespace(engine=engine, offers=offers)
+    fleet = SimpleNamespace(join=lambda: None)
+    parts = SimpleNamespace(engine=engine, offers=offers, fleet=fleet)
     done: list[str] = []
     monkeypatch.setattr(lifecycle, "build", lambda *arguments: parts)
     monkeypatch.setattr(lifecycle, "return_large_buffers", lambda: done.append("returns buffers"))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -55,7 +56,7 @@ def _devices_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
             try:
                 if worker.pool_cls is not TaskPool:
                     raise ConfigurationError("the devices need one process: start with -P threads")
-                lifecycle.start()
+                lifecycle.start(_named_queues(worker.app, worker.app.amqp.queues.consume_from))
                 _settle_requests(worker.pool, lifecycle)
             except ImagefleetError as error:
                 # Celery has put a logger in the place of sys.stderr.
@@ -69,6 +70,13 @@ def _devices_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
         terminate = stop
 
     return DevicesStep
+
+
+def _named_queues(app: Celery, queues: Iterable[str]) -> list[str] | None:
+    """Return the queues of Celery's option `-Q`, or None if there are only those that Celery reads
+    without it."""
+    names = list(queues)
+    return None if names == [app.conf.task_default_queue] else names
 
 
 def _settle_requests(pool: TaskPool, lifecycle: Lifecycle) -> None:
@@ -110,9 +118,8 @@ def _dispatcher_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
             queues = [queue.name for queue in consumer.task_consumer.queues]
             for queue in queues:
                 consumer.task_consumer.cancel_by_queue(queue)
-            none_named = queues == [consumer.app.conf.task_default_queue]
             groups = queue_groups(
-                None if none_named else queues,
+                _named_queues(consumer.app, queues),
                 lifecycle.parts.engine.info,
                 lifecycle.settings.namespace,
                 default=lifecycle.settings.serves_default,

@@ -22,6 +22,7 @@ from imagefleet.shared.settings.doctor import (
 )
 from imagefleet.shared.storage import open_store
 from imagefleet.shared.text.printable import counted
+from imagefleet.worker.commands.fleet_check import check_fleet
 from imagefleet.worker.commands.setting_flags import name_flag, setting_flags
 from imagefleet.worker.engine.fake.fake_engine import is_fake
 from imagefleet.worker.process.exit_codes import ExitCode
@@ -42,7 +43,7 @@ Check = Callable[[WorkerSettings], Iterator[Finding]]
 @click.command()
 @setting_flags()
 def doctor(**flags: Any) -> None:
-    """Check the settings, Redis, storage, model, devices and ports of this host.
+    """Check the settings, Redis, storage, model, fleet, devices and ports of this host.
 
     Run it as the user of the worker and with its settings, while no worker uses the devices. It
     writes, reads and deletes a few keys in Redis and small objects in the storage, and creates the
@@ -204,6 +205,7 @@ _CHECKS: Final[dict[str, Check]] = {
     "redis": _check_redis,
     "storage": _check_storage,
     "model": _check_model,
+    "fleet": check_fleet,
     "cache": _check_cache,
     "devices": _check_devices,
     "metrics": _check_metrics_port,

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 from pydantic_settings import NoDecode
 
+from imagefleet.shared.jobs.worker_status import Trait
 from imagefleet.shared.text.durations import parse_duration
 
 
@@ -53,6 +54,9 @@ def _check_plain_http(url: str) -> str:
 
 CommaSeparated = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
 """Several values stand in one variable, separated by commas."""
+
+Traits = Annotated[tuple[Trait, ...], NoDecode, BeforeValidator(_split_commas)]
+"""Several of what hosts have in common stand in one variable, separated by commas."""
 
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_secrets)]
 """Several secrets stand in one variable, separated by commas."""

@@ -1,6 +1,5 @@
 """A worker reads these settings in addition to the shared ones. See docs/settings.md."""
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
@@ -17,6 +16,7 @@ from imagefleet.worker.engine.options.mesh_spec import MAX_PER_DEVICE_BATCH, Mes
 from imagefleet.worker.engine.options.model_options import MAX_PROMPT_CHUNKS
 from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
 from imagefleet.worker.outbound.address_policy import AllowList
+from imagefleet.worker.settings.several_models import check_models
 from imagefleet.worker.settings.value_types import (
     CommaSeparated,
     Duration,
@@ -24,6 +24,7 @@ from imagefleet.worker.settings.value_types import (
     Secrets,
     ShellWords,
     StoreUrl,
+    Traits,
     UserPath,
 )
 
@@ -76,6 +77,12 @@ class WorkerSettings(Settings):
         default=True,
         description="Whether this worker makes the jobs that name no model. All workers that do "
         "should have the same model.",
+    )
+    may_differ: Traits = Field(
+        default=(),
+        description="In what this host and others of its fleet may differ, as in `model,digest`: "
+        "`model` (of jobs that name none), `digest` (of one model), `store`, `shapes` (of one "
+        "model). A host that differs in anything else does not start. Default: in nothing.",
     )
     forget_models_s: float = Field(
         default=30 * 86400.0,
@@ -341,26 +348,10 @@ class WorkerSettings(Settings):
         settings.job_loras()
         settings.textual_inversions()
         if settings.models:
-            settings._check_models()
+            check_models(settings.models, settings.model_dump(include=settings.model_fields_set))
         settings.declared_shapes()
         MeshSpec.parse(settings.mesh, settings.devices)
         return settings
-
-    def _check_models(self) -> None:
-        """Check `models`, and that no setting is given which fits a single model."""
-        if "model" in self.model_fields_set:
-            raise ConfigurationError("IMAGEFLEET_MODELS is set and IMAGEFLEET_MODEL too; use one")
-        if len(set(self.models)) < max(2, len(self.models)):
-            raise ConfigurationError(
-                f"IMAGEFLEET_MODELS={shlex.join(self.models)!r}: name two models or more, "
-                "each once; for one model use IMAGEFLEET_MODEL"
-            )
-        for name in ("lora", "job_lora", "textual_inversion"):
-            if getattr(self, name):
-                raise ConfigurationError(
-                    f"IMAGEFLEET_{name.upper()} fits one model; it cannot be used with "
-                    "IMAGEFLEET_MODELS"
-                )
 
     def every_model(self) -> tuple[str, ...]:
         """Return `models`, or the one model."""

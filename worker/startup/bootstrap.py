@@ -40,6 +40,7 @@ from imagefleet.worker.process.log_format import name_worker
 from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.join_fleet import FleetJoin, member_of
 from imagefleet.worker.startup.load_model import load_model
 from imagefleet.worker.startup.redis_clients import connect_clients
 from imagefleet.worker.startup.start_delivery import start_delivery
@@ -50,22 +51,37 @@ from imagefleet.worker.startup.worker_parts import ProcessHooks, WorkerParts
 log = logging.getLogger(__name__)
 
 
-def build(settings: WorkerSettings, stores: Stores, hooks: ProcessHooks) -> WorkerParts:
+def build(
+    settings: WorkerSettings,
+    stores: Stores,
+    hooks: ProcessHooks,
+    queues: Sequence[str] | None = None,
+) -> WorkerParts:
     """Check Redis and storage, load and compile the model, and build all parts.
 
     Only the threads that deliver callbacks are started: they need no model.
 
+    Args:
+        queues: those that this worker was told to serve. None: all of its model.
+
     Raises:
         ImagefleetError: it says which part is wrong and what to do.
     """
-    return _Builder(settings, stores, hooks).build()
+    return _Builder(settings, stores, hooks, queues).build()
 
 
 class _Builder:
     """The builder makes the parts of one worker and holds what several of them share."""
 
-    def __init__(self, settings: WorkerSettings, stores: Stores, hooks: ProcessHooks) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        stores: Stores,
+        hooks: ProcessHooks,
+        queues: Sequence[str] | None,
+    ) -> None:
         self._settings, self._stores, self._hooks = settings, stores, hooks
+        self._queues = queues
         self._name = f"{platform.node()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         name_worker(self._name)
 
@@ -116,6 +132,7 @@ class _Builder:
             delivery=self._delivery,
             callbacks=Outbox(self._no_retry_client, self._settings.namespace),
             status=status,
+            fleet=FleetJoin.build(self._retrying_client, self._settings, self._name, status),
         )
 
     def _warm(self) -> Sequence[Stream]:
@@ -227,6 +244,7 @@ class _Builder:
         return StatusReporter(
             self._name,
             self._engine,
+            member_of(self._settings, self._stores, self._engine.info, self._queues),
             self._health,
             lambda: len(self._claims.held_tags()),
             lambda: len(self._backlog.tags()),

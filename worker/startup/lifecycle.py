@@ -65,8 +65,11 @@ class Lifecycle:
         assert self._parts is not None, "not started"
         return self._parts
 
-    def start(self) -> None:
-        """Check Redis and storage, load and compile the model, and announce it.
+    def start(self, queues: Sequence[str] | None = None) -> None:
+        """Check Redis and storage, load and compile the model, join the fleet, and announce it.
+
+        Args:
+            queues: those that this worker was told to serve. None: all of its model.
 
         Raises:
             ImagefleetError: it says which part is wrong and what to do.
@@ -81,8 +84,9 @@ class Lifecycle:
             on_devices_failed=self._on_devices_failed,
             on_drain_requested=self.request_drain,
         )
-        self._parts = build(self.settings, self._stores, hooks)
-        engine = self._parts.engine
+        parts = build(self.settings, self._stores, hooks, queues)
+        parts.fleet.join()
+        self._parts, engine = parts, parts.engine
         if not engine.uses_host_memory:
             return_large_buffers()
         self._announce()

@@ -5,7 +5,7 @@ Input: settings. Output: an engine that is not warm, or what is known of the mod
 
 from typing import TYPE_CHECKING
 
-from imagefleet.worker.engine.contract.interface import Engine
+from imagefleet.worker.engine.contract.interface import Engine, Shape
 from imagefleet.worker.engine.fake.fake_engine import is_fake
 from imagefleet.worker.engine.loading.load_engine import SharedExecutables, load_engine
 from imagefleet.worker.engine.options.model_options import ModelOptions
@@ -62,6 +62,22 @@ def read_model(settings: WorkerSettings) -> "ModelSetup | None":
 
     folder = find_checkpoint(settings.model, with_weights=False)
     return ModelSetup.read(folder, settings.declared_shapes() or (), model_options(settings))
+
+
+def announced_model(settings: WorkerSettings) -> tuple[str, tuple[Shape, ...]]:
+    """Return the name and the shapes that a worker with these settings announces.
+
+    Raises:
+        CheckpointError, ConfigurationError: as of `read_model`.
+    """
+    setup = read_model(settings)
+    if setup is None:
+        info = load_model(settings).info
+        return info.name, info.shapes
+    from imagefleet.worker.engine.loading.find_checkpoint import ModelIdentity, find_checkpoint
+
+    folder = find_checkpoint(settings.model, with_weights=False)
+    return ModelIdentity.of(settings.model, folder).name, setup.shapes
 
 
 def model_options(settings: WorkerSettings) -> ModelOptions:

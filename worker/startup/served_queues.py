@@ -7,7 +7,7 @@ Redis.
 from collections.abc import Callable, Sequence
 
 from imagefleet.shared.bulk.shard_message import bulk_queue
-from imagefleet.shared.jobs.queues import queue_name, queue_of_compile_key
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL, queue_name, queue_of_compile_key
 from imagefleet.worker.engine.contract.interface import ModelInfo
 from imagefleet.worker.queues.claim_types import QueueGroup
 
@@ -34,6 +34,15 @@ def queue_groups(
         QueueGroup(name=name, queues=tuple(members), bulk=bulk, loras=tuple(info.job_lora_digests))
         for (name, bulk), members in grouped.items()
     ]
+
+
+def holds_default_jobs(queues: Sequence[str] | None, namespace: str) -> bool:
+    """Return whether jobs that name no model are in `queues`; None stands for all of a model."""
+    beginnings = tuple(
+        make_name(namespace, DEFAULT_MODEL, None, None).rpartition(".")[0] + "."
+        for make_name in (queue_name, bulk_queue)
+    )
+    return queues is None or any(queue.startswith(beginnings) for queue in queues)
 
 
 def _shapes_by_queue(

@@ -9,7 +9,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Final, Self
 
-from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
+from imagefleet.shared.jobs.worker_status import Member, WorkerState, WorkerStatus
 from imagefleet.shared.text.printable import mask_credentials, printable
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.engine.contract.interface import Engine
@@ -27,6 +27,7 @@ class StatusReporter:
         self,
         worker: str,
         engine: Engine,
+        member: Member,
         health: HealthCheck,
         count_claims: Callable[[], int],
         count_shards: Callable[[], int],
@@ -36,6 +37,7 @@ class StatusReporter:
         """
         Args:
             worker: the name that leases and claims have, too.
+            member: what other hosts compare with their own.
             count_claims: returns the number of messages that the worker holds.
             count_shards: returns how many of them are shards of datasets.
             on_drain_requested: called once, if somebody asks this worker to drain.
@@ -43,6 +45,7 @@ class StatusReporter:
         """
         self._worker = worker
         self._engine = engine
+        self._member = member
         self._health = health
         self._count_claims = count_claims
         self._count_shards = count_shards
@@ -51,6 +54,8 @@ class StatusReporter:
         self._reported_at = time.monotonic()
         self._version = version("imagefleet")  # reads a file
         self._started_at = time.time()
+        self.joined = False
+        """Whether the worker belongs to its fleet. Before that it takes no work."""
         self._draining = False
         self._drain_requested = False
         self._history = deque([_Counts.now()])
@@ -85,8 +90,9 @@ class StatusReporter:
 
     def status(self) -> str:
         """Return what Redis is to store of this worker."""
-        notify_systemd("READY=1")
-        return self._status().dump()
+        if self.joined:
+            notify_systemd("READY=1")
+        return self.current().dump()
 
     def on_status_stored(self, *, drain_requested: bool) -> None:
         """Note that Redis has stored the status. Drain if somebody asked for it."""
@@ -95,19 +101,21 @@ class StatusReporter:
             self._drain_requested = True
             self._on_drain_requested()
 
-    def _status(self) -> WorkerStatus:
+    def current(self) -> WorkerStatus:
+        """Return the status now."""
         self._history.append(now := _Counts.now())
         while len(self._history) > 2 and now.at - self._history[1].at >= _RATES_OVER_S:
             self._history.popleft()
         done = now.since(self._history[0])
         slots = done.used + done.padding
-        state = WorkerState.QUARANTINED if self._health.quarantined else WorkerState.READY
+        state = self._state()
         return WorkerStatus(
             worker=self._worker,
-            state=WorkerState.DRAINING if self._draining else state,
+            state=state,
             version=self._version,
             model=self._engine.info.name,
             shapes=tuple(str(shape) for shape in self._engine.info.shapes),
+            member=self._member,
             devices=self._engine.devices,
             capacity=self._engine.capacity,
             claims=self._count_claims(),
@@ -125,6 +133,13 @@ class StatusReporter:
             started_at=self._started_at,
             reported_at=time.time(),
         )
+
+    def _state(self) -> WorkerState:
+        if self._draining:
+            return WorkerState.DRAINING
+        if not self.joined:
+            return WorkerState.JOINING
+        return WorkerState.QUARANTINED if self._health.quarantined else WorkerState.READY
 
 
 def _step_s_by_shape() -> dict[str, float]:

@@ -22,6 +22,7 @@ from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.progress import ProgressReporter
 from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
+from imagefleet.worker.startup.join_fleet import FleetJoin
 from imagefleet.worker.startup.status_reporter import StatusReporter
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 
@@ -62,3 +63,4 @@ class WorkerParts:
     callbacks: Outbox
     """Of the whole fleet, by a client that does not wait for Redis."""
     status: StatusReporter
+    fleet: FleetJoin

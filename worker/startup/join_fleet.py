@@ -1,0 +1,130 @@
+"""Let a worker join its fleet, unless it differs from the workers that are there.
+
+Two workers that start at the same time both publish what they have before they look. So at least
+one of them sees the other: it yields to a worker that has joined, and to one that is joining and
+comes first by name; for one that comes later it waits until that has decided. So of two that
+differ never both join.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final, Self
+
+import redis
+
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.jobs.membership import (
+    differences_between,
+    folder_warning,
+    members,
+    refusal,
+    shared_folders,
+)
+from imagefleet.shared.jobs.worker_status import Member, WorkerRegistry, WorkerState, WorkerStatus
+from imagefleet.shared.storage import place_of
+from imagefleet.shared.text.printable import mask_url
+from imagefleet.worker.engine.contract.interface import ModelInfo
+from imagefleet.worker.queues.lease import Lease
+from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.served_queues import holds_default_jobs
+from imagefleet.worker.startup.status_reporter import StatusReporter
+from imagefleet.worker.startup.stores import Stores
+
+log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.1
+
+
+def member_of(
+    settings: WorkerSettings, stores: Stores, info: ModelInfo, queues: Sequence[str] | None
+) -> Member:
+    """Return what a worker says of itself for the comparison.
+
+    Args:
+        queues: those that the worker was told to serve. None: all of its model.
+    """
+    is_default = settings.serves_default and holds_default_jobs(queues, settings.namespace)
+    return Member(
+        serves_default=is_default,
+        digest=info.digest,
+        store=mask_url(place_of(settings.storage_url, stores.images)),
+        may_differ=tuple(settings.may_differ),
+    )
+
+
+class FleetJoin:
+    """It decides at the start of one worker whether that may join its fleet."""
+
+    def __init__(
+        self, registry: WorkerRegistry, lease: Lease, reporter: StatusReporter, namespace: str
+    ) -> None:
+        self._registry = registry
+        self._lease = lease
+        self._reporter = reporter
+        self._namespace = namespace
+
+    @classmethod
+    def build(
+        cls, client: redis.Redis, settings: WorkerSettings, worker: str, reporter: StatusReporter
+    ) -> Self:
+        """Build it with a client that waits for Redis: the start has nothing else to do."""
+        namespace = settings.namespace
+        lease = Lease(client, namespace, worker, settings.lease_s)
+        return cls(WorkerRegistry(client, namespace), lease, reporter, namespace)
+
+    def join(self) -> None:
+        """Acquire the lease as a member of the fleet.
+
+        Raises:
+            ConfigurationError: this worker differs from a worker of the fleet. It names what
+                differs, and nothing was claimed.
+        """
+        self._check(members(self._others()))  # a stranger is not even seen
+        self._lease.acquire(self._reporter.status())
+        try:
+            while not self._decide():
+                time.sleep(_POLL_S)
+        except ConfigurationError:
+            self._lease.release_all()
+            raise
+        self._warn()
+
+    def _decide(self) -> bool:
+        """Return whether this worker has joined; False if it must wait for another that is joining.
+
+        Raises:
+            ConfigurationError: it may not join.
+        """
+        ours, others = self._reporter.current(), self._others()
+        joining = [each for each in others if each.state is WorkerState.JOINING]
+        earlier = [each for each in joining if each.worker < ours.worker]
+        self._check([*members(others), *earlier])
+        if refusal(ours, joining, self._namespace) is None:
+            self._reporter.joined = True
+            if self._lease.renew(self._reporter.status()):
+                return True
+            self._reporter.joined = False  # the lease expired: others have not seen this worker
+        if not self._lease.renew(self._reporter.status()):
+            self._lease.acquire(self._reporter.status())
+        return False
+
+    def _check(self, others: Sequence[WorkerStatus]) -> None:
+        if sentence := refusal(self._reporter.current(), others, self._namespace):
+            raise ConfigurationError(sentence)
+
+    def _others(self) -> list[WorkerStatus]:
+        name = self._reporter.current().worker
+        return [each for each in self._registry.statuses() if each.worker != name]
+
+    def _warn(self) -> None:
+        """Log what is allowed and may surprise."""
+        ours, others = self._reporter.current(), members(self._others())
+        allowed = {
+            each.trait: each for other in others for each in differences_between(ours, other)
+        }
+        for difference in allowed.values():
+            log.warning("this host differs from others, as is allowed: %s", difference)
+        for store, hosts in shared_folders([ours, *others]).items():
+            if ours.member is not None and store == ours.member.store:
+                log.warning("%s", folder_warning(store, hosts))
