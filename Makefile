@@ -76,6 +76,7 @@ bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python -m benchmarks.loading
 	$(BIN)/python -m benchmarks.seeds
 	$(BIN)/python -m benchmarks.delivery
+	$(BIN)/python -m benchmarks.callbacks
 	$(BIN)/python -m benchmarks.bulk
 	$(BIN)/python -m benchmarks.claims
 	$(BIN)/python -m benchmarks.fleet --stock --real

@@ -56,7 +56,12 @@ events."""
 _MAX_GIVEN_UP: Final = 10_000
 _UNLIMITED: Final = 1_000_000
 PERMITS: Final = 8
-"""Callbacks that one worker may send to one receiver at a time."""
+"""Callbacks of one tenant that one worker may send to one receiver at a time."""
+MAX_SLOW_OF_TENANT: Final = 4
+"""All slow receivers of one tenant together have at most this many senders."""
+SPARE_FOR_PROVEN: Final = 3
+"""A tenant may have as many senders as are free, and so many more for receivers that have answered
+lately: those of its own that hang leave it some."""
 BUSY_DELAY_S: Final = 1.0
 SLOW_DELAY_S: Final = 5.0
 """Delays of messages whose receiver, or its address, is busy or slow."""
@@ -121,6 +126,7 @@ class Outbox:
         *,
         busy: Mapping[str, int] = NO_RECEIVERS,
         slow: Collection[str] = (),
+        free: int = _UNLIMITED,
         max_slow: int = _UNLIMITED,
         max_unproven: int = _UNLIMITED,
         search_every_s: float = _SEARCH_EVERY_S,
@@ -128,24 +134,28 @@ class Outbox:
         """Claim up to `limit` due messages for `lease_s` each. After that a message is due again,
         unless it was delivered, postponed or given up.
 
-        A receiver has 8 permits, and 1 if it is `slow`. `busy` says how many of them are taken.
-        At most `max_slow` messages go to slow receivers, and at most `max_unproven` to receivers
-        that are not in `answered_lately`. Messages that have to wait for slow receivers for longer
-        than retries last are given up.
+        A share (`OutboxMessage.share`) has 8 permits, and 1 if it is `slow`. `busy` says how many
+        of them are taken. At most `max_slow` messages go to slow shares, and at most `max_unproven`
+        to receivers that are not in `answered_lately`. Messages that have to wait for slow
+        receivers for longer than retries last are given up.
 
         Args:
+            free: senders that are free. No tenant gets more than remain free.
             search_every_s: how often it may look at some 10,000 messages that have to wait. All
                 workers together should do so once a second.
         """
-        receivers: list[str | int] = []
-        for receiver in {*busy, *slow}:
-            permits = 1 if receiver in slow else PERMITS
-            receivers += [receiver, permits - busy.get(receiver, 0), int(receiver in slow)]
+        shares: list[str | int] = []
+        for share in {*busy, *slow}:
+            taken, is_slow = busy.get(share, 0), share in slow
+            shares += [share, (1 if is_slow else PERMITS) - taken, taken, int(is_slow)]
         keys = [self._due, self._messages, self._answered]
         args = (limit, lease_s, _MAX_SCANNED, PERMITS, SLOW_DELAY_S, MAX_AGE_S)
         limits = (max_slow, max_unproven, _ANSWERED_S)
+        of_tenant = (free, MAX_SLOW_OF_TENANT, SPARE_FOR_PROVEN)
         claimed, overdue = self._search.run(
-            lambda passed: self._claim(keys=keys, args=[*args, *limits, passed, *receivers]),
+            lambda passed: self._claim(
+                keys=keys, args=[*args, *limits, passed, *of_tenant, *shares]
+            ),
             search_every_s,
         )
         for message in self._parse(overdue):

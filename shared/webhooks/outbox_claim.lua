@@ -1,19 +1,22 @@
 -- Claim some of the due messages. A claimed message is due again when its lease expires, so if its
--- sender dies another sends it. No receiver gets more than its permits, so that one that hangs does
--- not delay the others. A message without a permit keeps its turn, unless its receiver is slow: then
--- it waits, the longer the longer it has waited. In the end such messages are given up: very many of
--- them must not fill Redis. All slow receivers together have few senders, and a few are reserved for receivers
--- that answered lately: invented receivers cost nothing, so any number of them may hang at once.
+-- sender dies another sends it. A share is a receiver as that of one tenant. No share gets more than its
+-- permits, and no tenant more senders than are free then, so that those that hang do not delay the others.
+-- A message without a permit keeps its turn, unless its share is slow: then it waits, the longer the longer
+-- it has waited. In the end such messages are given up: very many of them must not fill Redis. All slow
+-- shares together have few senders, and a few are reserved for receivers that answered lately: invented
+-- receivers cost nothing, so any number of them may hang at once.
 -- KEYS 1 outbox (sorted set: id by due time)   2 messages (hash: id to JSON)
 --      3 receivers that answered (sorted set: receiver by time)
 -- ARGV 1 how many to claim   2 lease in seconds   3 how many due messages to look at
---      4 permits of a receiver that is not listed   5 the least delay for slow receivers, seconds
---      6 seconds that a message to a slow receiver may wait without a try: then it is given up
---      7 how many to slow receivers   8 how many to receivers that have not answered lately
+--      4 permits of a share that is not listed   5 the least delay for slow shares, seconds
+--      6 seconds that a message of a slow share may wait without a try: then it is given up
+--      7 how many to slow shares   8 how many to receivers that have not answered lately
 --      9 how long an answer counts, seconds
 --      10 '' to look at the messages that are due longest; else at those that came last, but for
 --         this number
---      11.. receiver (see `receiver_of` below), permits left, 1 if it is slow or 0, receiver ...
+--      11 senders that are free   12 how many slow senders a tenant may have
+--      13 how many more than are free a tenant may have if the next is for a receiver that answered lately
+--      14.. share (see `share_of` below), permits left, permits taken, 1 if it is slow or 0, share ...
 -- Returns {{id, JSON, id, JSON, ...} of the claimed messages, the same of those to give up, which
 -- are claimed too, how many others were looked at and kept their turn, -1 if no more messages are due
 -- than were looked at}.
@@ -23,9 +26,21 @@ local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
 local wanted = tonumber(ARGV[1])
 local slow_left, unproven_left = tonumber(ARGV[7]), tonumber(ARGV[8])
+local free, slow_of_tenant, spare = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local left, slow, claimed, overdue, kept = {}, {}, {}, {}, 0
-for i = 11, #ARGV, 3 do
-  left[ARGV[i]], slow[ARGV[i]] = tonumber(ARGV[i + 1]), ARGV[i + 2] == '1'
+local held, held_slow = {}, {}  -- senders by tenant
+
+local function tenant_of(share) return string.match(share, '@(.*)$') or '' end
+
+local function hold(tenant, senders, is_slow)
+  held[tenant] = (held[tenant] or 0) + senders
+  if is_slow then held_slow[tenant] = (held_slow[tenant] or 0) + senders end
+end
+
+for i = 14, #ARGV, 4 do
+  local share, is_slow = ARGV[i], ARGV[i + 3] == '1'
+  left[share], slow[share] = tonumber(ARGV[i + 1]), is_slow
+  hold(tenant_of(share), tonumber(ARGV[i + 2]), is_slow)
 end
 
 -- Host and port in one spelling: lower case, without user, trailing full stops and the usual port.
@@ -38,6 +53,22 @@ local function receiver_of(message)
   local usual = string.lower(scheme) == 'https' and 443 or 80
   port = tonumber(port or '') or usual
   return port == usual and host or host .. ':' .. string.format('%d', port)
+end
+
+local function share_of(message, receiver)
+  local tenant = string.match(message, '"tenant": ?"([^"]+)"')
+  return tenant and receiver .. '@' .. tenant or receiver
+end
+
+-- Return how many senders a share may have now: none if its tenant has as many as are free.
+local function permits_of(share, tenant, proven)
+  local permits = left[share] or tonumber(ARGV[4])
+  if slow[share] then
+    permits = math.min(permits, slow_left, slow_of_tenant - (held_slow[tenant] or 0))
+    if (held_slow[tenant] or 0) >= slow_left then permits = 0 end
+  end
+  local most = proven and free + spare or math.min(free, unproven_left)
+  return (held[tenant] or 0) < most and permits or 0
 end
 
 local function has_answered(receiver)
@@ -80,20 +111,21 @@ for _, id in ipairs(due) do
   if #claimed == 2 * wanted then break end
   local message = redis.call('HGET', KEYS[2], id)
   local receiver = receiver_of(message or '')
-  local permits = left[receiver] or tonumber(ARGV[4])
-  local proven = not slow[receiver] and has_answered(receiver)
-  if slow[receiver] then permits = math.min(permits, slow_left) end
-  if not proven then permits = math.min(permits, unproven_left) end
+  local share = share_of(message or '', receiver)
+  local tenant = tenant_of(share)
+  local proven = not slow[share] and has_answered(receiver)
   if not message or string.find(id, '[^\32-\126]') then  -- no job has such an id
     redis.call('ZREM', KEYS[1], id)
     redis.call('HDEL', KEYS[2], id)
-  elseif permits > 0 then
-    left[receiver] = (left[receiver] or tonumber(ARGV[4])) - 1
-    if slow[receiver] then slow_left = slow_left - 1 end
+  elseif permits_of(share, tenant, proven) > 0 then
+    left[share] = (left[share] or tonumber(ARGV[4])) - 1
+    hold(tenant, 1, slow[share])
+    free = free - 1
+    if slow[share] then slow_left = slow_left - 1 end
     if not proven then unproven_left = unproven_left - 1 end
     claim(id, message, claimed)
   else
-    wait(id, message, slow[receiver])
+    wait(id, message, slow[share])
   end
 end
 return {claimed, overdue, #due == tonumber(ARGV[3]) and kept or -1}

@@ -25,6 +25,8 @@ _OCCURRENCE_MARK: Final = "+"
 """If another event has the id already, `outbox.lua` adds this mark and the occurrence to it."""
 _TEST_SUFFIX: Final = ".test"
 """The id of a test ends in this. Other ids end in the name of a job's event, or in a step."""
+_TENANT_MARK: Final = "@"
+"""It is in no receiver and in no name of a tenant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +97,16 @@ class OutboxMessage:
 
     @property
     def receiver(self) -> str:
-        """Host and port in one spelling. Callbacks to one receiver share its concurrency limit."""
+        """Host and port in one spelling."""
         return receiver_of(self.url)
+
+    @property
+    def share(self) -> str:
+        """It is the receiver as that of this tenant: `hooks.example@gold`, or `hooks.example`.
+
+        Callbacks of one share have common permits. `outbox_claim.lua` spells it alike.
+        """
+        return f"{self.receiver}{_TENANT_MARK}{self.tenant}" if self.tenant else self.receiver
 
     @property
     def event_id(self) -> str:
@@ -122,6 +132,11 @@ def receiver_of(url: str) -> str:
     parts = urlsplit(url)
     host, port = _one_spelling((parts.hostname or "").rstrip(".")), parts.port
     return host if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f"{host}:{port}"
+
+
+def tenant_of(share: str) -> str:
+    """Return the tenant of a share, empty if it has none."""
+    return share.partition(_TENANT_MARK)[2]
 
 
 def _attempts(value: object) -> int:

@@ -60,8 +60,9 @@ def _delivering(
         loop.stop(timeout_s=10)
 
 
-def _message(url: str, name: str = "cat-1.succeeded") -> OutboxMessage:
-    return OutboxMessage(id=name, job_id="cat-1", url=url, body='{"type": "job.succeeded"}')
+def _message(url: str, name: str = "cat-1.succeeded", tenant: str = "") -> OutboxMessage:
+    body = '{"type": "job.succeeded"}'
+    return OutboxMessage(id=name, job_id="cat-1", url=url, body=body, tenant=tenant)
 
 
 def test_each_pending_callback_arrives_once_and_the_outbox_is_empty(outbox: Outbox) -> None:
@@ -159,10 +160,10 @@ def test_a_receiver_that_hangs_does_not_delay_the_others(outbox: Outbox) -> None
         released.set()
 
 
-def _add_many(outbox: Outbox, urls: Sequence[str], each: int = 3) -> None:
+def _add_many(outbox: Outbox, urls: Sequence[str], each: int = 3, tenant: str = "") -> None:
     for turn in range(each):
         for number, url in enumerate(urls):
-            outbox.add(_message(url, f"hang-{number}-{turn}"))
+            outbox.add(_message(url, f"hang-{number}-{turn}", tenant))
 
 
 def _spellings(port: int) -> list[str]:
@@ -217,6 +218,63 @@ def test_hanging_hosts_at_300_addresses_do_not_delay_a_receiver_that_answered_be
         until(lambda: outbox.count_waiting() == 300)
         assert [entry.id for entry in outbox.entries(limit=1000) if entry.attempts] == []
         server.end()
+
+
+@pytest.mark.usefixtures("_long_leases")
+def test_a_tenant_with_300_hanging_callbacks_leaves_the_address_to_other_tenants(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are customers of one CDN: other names, the same address."""
+    resolve_to(monkeypatch, "cdn", "127.0.0.1")
+    with HangingServer("127.0.0.1") as server, Receiver([SECRET]) as good:
+        urls = [f"http://n{number}.cdn:{server.port}/" for number in range(30)]
+        _add_many(outbox, urls, each=10, tenant="loud")
+        with _delivering(outbox):
+            until(lambda: server.connections() >= 10)
+            for name in ("good.cdn", "n1.cdn"):
+                outbox.add(_message(f"http://{name}:{good.port}/", name, "quiet"))
+            good.wait_for(2)
+            until(lambda: outbox.count_waiting() == 300)
+            server.end()
+
+
+@pytest.mark.usefixtures("_long_leases")
+def test_a_tenant_whose_receivers_hang_leaves_the_same_receiver_to_other_tenants(
+    outbox: Outbox,
+) -> None:
+    """Both send to one service, and it hangs for the paths of one of them."""
+    released = threading.Event()
+
+    def hang_if_loud(handler: BaseHTTPRequestHandler, number: int) -> None:
+        if handler.path == "/loud":
+            released.wait(300)
+        handler.send_response(204)
+        handler.end_headers()
+
+    with Receiver([SECRET], hang_if_loud) as service, _delivering(outbox):
+        loud, quiet = (f"http://127.0.0.1:{service.port}/{name}" for name in ("loud", "quiet"))
+        _add_many(outbox, [loud], each=300, tenant="loud")
+        service.wait_for(8)
+        outbox.add(_message(quiet, "quiet", "quiet"))
+        until(lambda: "/quiet" in {delivery.path for delivery in service.deliveries})
+        released.set()
+
+
+@pytest.mark.usefixtures("_long_leases")
+def test_a_tenant_with_hanging_hosts_at_300_addresses_leaves_senders_to_other_tenants(
+    outbox: Outbox,
+) -> None:
+    allow = AllowList.parse(["127.0.0.0/8"])
+    with HangingServer("0.0.0.0") as server, Receiver([SECRET]) as good:
+        hosts = [f"127.0.{n // 200 + 1}.{n % 200 + 1}" for n in range(300)]
+        urls = [f"http://{host}:{server.port}/" for host in hosts]
+        _add_many(outbox, urls, each=1, tenant="loud")
+        with _delivering(outbox, allow=allow):
+            until(lambda: server.connections() >= 13)
+            outbox.add(_message(good.url, "new", "quiet"))
+            good.wait_for(1)
+            until(lambda: outbox.count_waiting() == 300)
+            server.end()
 
 
 def test_delivery_continues_after_redis_was_killed(

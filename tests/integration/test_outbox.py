@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -187,6 +188,36 @@ def test_a_receiver_has_eight_permits_and_its_messages_keep_their_turn(outbox: O
     assert _ids(first) == ["many-00", "many-01", "one"]
     assert outbox.claim(16, 60, busy={"many.example:81": 8}) == []
     assert _ids(outbox.claim(16, 60, busy={"many.example:81": 7})) == ["many-02"]
+
+
+def test_no_tenant_gets_more_senders_than_remain_free(outbox: Outbox) -> None:
+    for tenant in ("gold", "", "tin"):
+        for number in range(40):
+            url = f"http://{number}.example/"
+            outbox.add(replace(_message(f"{tenant}-{number}", url), tenant=tenant))
+    claimed = outbox.claim(32, 60, free=32)
+    assert Counter(message.tenant for message in claimed) == {"gold": 16, "": 8, "tin": 4}
+    busy = Counter(message.share for message in claimed)
+    assert outbox.claim(4, 60, free=4, busy=busy) == []
+    assert [each.tenant for each in outbox.claim(5, 60, free=5, busy=busy)] == ["tin"]
+
+
+def test_a_receiver_that_answered_gets_three_senders_more_of_its_tenant(
+    outbox: Outbox, client: Redis, namespace: str
+) -> None:
+    client.zadd(f"{namespace}:outbox:answered", {"good.example": time.time()})
+    for name in ("new", "good"):
+        outbox.add(replace(_message(name, f"http://{name}.example/"), tenant="gold"))
+    busy = {"other.example@gold": 8, "third.example@gold": 8}
+    assert _ids(outbox.claim(9, 60, free=16, busy=busy)) == ["good"]
+
+
+def test_a_receiver_is_slow_for_the_tenant_that_it_hangs_for(outbox: Outbox) -> None:
+    for tenant in ("gold", "tin", ""):
+        outbox.add(replace(_message(f"{tenant}-one"), tenant=tenant))
+    busy = {"hooks.example@gold": 1}
+    claimed = outbox.claim(9, 60, busy=busy, slow={"hooks.example@gold"})
+    assert _ids(claimed) == ["tin-one", "-one"]
 
 
 def test_messages_to_a_slow_receiver_do_not_hide_others(outbox: Outbox, client: Redis) -> None:

@@ -1,7 +1,8 @@
 """Receivers have one spelling, and their senders are shared so that none can hold them all."""
 
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -84,14 +85,57 @@ def test_a_network_of_ipv6_counts_as_one_address(open_connections: ExitStack) ->
 
 def test_three_senders_are_reserved_for_receivers_that_answered_lately() -> None:
     permits = SenderPermits()
-    taken = [permits.take(f"new-{number}", proven=False) for number in range(16)]
-    assert [permit is not None for permit in taken] == [True] * 13 + [False] * 3
+    for tenant in range(40):
+        for number in range(20):
+            permits.take(f"new-{number}@{tenant}", proven=False)
     assert permits.free().unproven_senders == 0
-    assert [permits.take("good", proven=True) is not None for _ in range(3)] == [True] * 3
+    taken = [permits.take(f"good@{tenant}", proven=True) for tenant in range(41, 44)]
+    assert None not in taken
     assert permits.free().senders == 0
 
 
-def test_all_slow_receivers_together_have_four_senders_and_each_has_one() -> None:
+def test_a_tenant_whose_receivers_hang_has_three_senders_for_those_that_answered() -> None:
+    permits = SenderPermits()
+    taken = [permits.take(f"new-{number}", proven=False) for number in range(20)]
+    assert [permit is not None for permit in taken] == [True] * 15 + [False] * 5
+    taken = [permits.take("good", proven=True) for _ in range(4)]
+    assert [permit is not None for permit in taken] == [True] * 3 + [False]
+
+
+def test_tenants_whose_receivers_hang_leave_senders_to_all_others() -> None:
+    permits = SenderPermits()
+
+    def take_all(tenant: str) -> int:
+        taken = [permits.take(f"new-{number}@{tenant}", proven=False) for number in range(40)]
+        return sum(permit is not None for permit in taken)
+
+    assert [take_all(tenant) for tenant in "abc"] == [15, 7, 4]
+    assert permits.take("good@d", proven=False) is not None
+
+
+def test_an_address_that_hangs_for_one_tenant_has_all_permits_for_another(
+    open_connections: ExitStack,
+) -> None:
+    permits = SenderPermits()
+    first = permits.take("first@loud", proven=False)
+    assert first is not None
+    with first.at("192.0.2.1"):
+        pass
+    first.record(NO_ANSWER)
+    first.release()
+    for number in range(10):
+        permit = permits.take(f"n{number}@loud", proven=False)
+        if permit is not None:
+            with suppress(NoPermit):
+                open_connections.enter_context(permit.at("192.0.2.1"))
+    for share in ("first@quiet", *(f"n{number}@quiet" for number in range(9))):
+        permit = permits.take(share, proven=False)
+        assert permit is not None
+        open_connections.enter_context(permit.at("192.0.2.1"))
+    assert not any(share.endswith("@quiet") for share in permits.free().slow)
+
+
+def test_all_slow_receivers_of_a_tenant_have_four_senders_and_each_has_one() -> None:
     permits = SenderPermits()
     for number in range(10):
         permit = permits.take(f"slow-{number}", proven=False)
@@ -102,8 +146,22 @@ def test_all_slow_receivers_together_have_four_senders_and_each_has_one() -> Non
     assert permits.take("slow-0", proven=False) is None
     taken = [permits.take(f"slow-{number}", proven=False) for number in range(1, 10)]
     assert sum(permit is not None for permit in taken) == 3
-    assert permits.free().slow_senders == 0
     assert permits.take("new", proven=False) is not None
+
+
+def test_all_slow_receivers_of_all_tenants_leave_senders_for_those_that_are_new() -> None:
+    permits = SenderPermits()
+    for tenant in range(20):
+        for number in range(6):
+            permit = permits.take(f"slow-{number}@{tenant}", proven=False)
+            assert permit is not None
+            permit.record(NO_ANSWER)
+            permit.release()
+    shares = [f"slow-{number}@{tenant}" for tenant in range(20) for number in range(6)]
+    taken = [share for share in shares if permits.take(share, proven=False) is not None]
+    assert Counter(share.partition("@")[2] for share in taken).most_common(1)[0][1] == 4
+    assert len(taken) == 16
+    assert permits.free().unproven_senders == 13
 
 
 def test_a_new_name_of_an_address_that_hangs_is_slow_from_its_first_try() -> None:
@@ -130,4 +188,4 @@ def test_a_new_name_of_an_address_that_hangs_is_slow_from_its_first_try() -> Non
     for permit in (second, third, proven):
         permit.release()
     free = permits.free()
-    assert (free.senders, free.slow_senders, free.unproven_senders) == (16, 4, 13)
+    assert (free.senders, free.slow_senders, free.unproven_senders) == (32, 16, 29)

@@ -156,13 +156,14 @@ class DeliveryLoop:
             _LEASE_S,
             busy=free.busy,
             slow=free.slow,
+            free=free.senders,
             max_slow=free.slow_senders,
             max_unproven=free.unproven_senders,
             search_every_s=max(1.0, self._count_workers()),
         )
         proven = self._outbox.answered_lately(message.receiver for message in messages)
         for message in messages:
-            permit = self._permits.take(message.receiver, proven=message.receiver in proven)
+            permit = self._permits.take(message.share, proven=message.receiver in proven)
             if permit is None:  # Redis knows fewer spellings of one receiver than we do
                 self._outbox.postpone(message, BUSY_DELAY_S)
             else:
