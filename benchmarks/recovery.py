@@ -27,12 +27,13 @@ from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.queues.claim_types import QueueGroup
 from imagefleet.worker.queues.claims import Claims
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 
 ROOT = Path(__file__).parents[1]
 CAPACITY = 8
 PAIRS = 4
 ROUNDS = 3
-DEFAULT_LEASE_S = 20.0
+DEFAULT_LEASE_S = float(WorkerSettings.model_fields["lease_s"].default)
 STREAM_LEASE_S = 3.0
 STREAM_KILLS = 12
 BATCH_S = 0.4

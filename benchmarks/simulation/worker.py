@@ -57,7 +57,7 @@ from imagefleet.worker.webhooks.receiver_limits import MAX_SENDERS
 CAPACITY: Final = 8
 STEPS: Final = 50
 BATCH_S: Final = 7.0
-LEASE_S: Final = 20.0
+LEASE_S: Final = float(WorkerSettings.model_fields["lease_s"].default)
 PREFETCH_S: Final = 0.15
 """How long before the end of a batch the next one is claimed."""
 STORE_S: Final = (0.05, 0.45)

@@ -113,6 +113,46 @@ def test_a_renewal_notices_leases_that_end_too_late_to_be_right(
     assert client.zscore(leases, "before the clock was set back")
 
 
+class _TwoHeartbeats:
+    """Takes the place of the event that stops a keeper. Only the second pause takes its time."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        self.pauses.append(seconds)
+        if len(self.pauses) == 2:
+            time.sleep(seconds)
+        return len(self.pauses) == 3
+
+
+def test_jobs_of_a_dead_worker_do_not_wait_for_the_next_heartbeat(
+    keeper: LeaseKeeper, client: redis.Redis, namespace: str
+) -> None:
+    leases, queue = f"{namespace}:leases", f"{namespace}.q"
+    stopped: Any = _TwoHeartbeats()
+    keeper._stopped, keeper._reclaim_from = stopped, 0.0
+    now, _ = client.time()
+    client.zadd(leases, {"dead": now + 2})
+    client.hset(f"{namespace}:claims:dead", "1", f"{queue}\0a")
+    keeper._loop()
+    heartbeat_s, until_expiry_s, rest_s = stopped.pauses
+    assert heartbeat_s == LEASE_S / 4
+    assert 0 < until_expiry_s <= 2.05
+    assert rest_s == heartbeat_s - until_expiry_s
+    assert client.zscore(leases, "dead") is None
+    assert client.lrange(queue, 0, -1) == ["a"]
+
+
+def test_living_workers_are_not_watched(
+    keeper: LeaseKeeper, client: redis.Redis, namespace: str
+) -> None:
+    now, _ = client.time()
+    client.zadd(f"{namespace}:leases", {"alive": now + LEASE_S})
+    keeper.heartbeat()
+    assert keeper._next_expiry_s() is None
+
+
 @pytest.mark.parametrize("damaged", ["later", "workers"])
 def test_a_heartbeat_outlives_keys_that_hold_something_else(
     keeper: LeaseKeeper, claims: Claims, client: redis.Redis, namespace: str, damaged: str

@@ -41,6 +41,9 @@ class Lease:
         """Whether, at the latest renewal, a lease had expired or ended too late to be right."""
         self.any_due = False
         """Whether, at the latest renewal, delayed messages were due."""
+        self.next_expiry_s = lease_s
+        """Seconds from the latest renewal until the next lease expires. If that is before the next
+        heartbeat, a worker is late or dead."""
         self._renew_lease = load_script(client, __package__, "renew_lease")
         self._reclaim_expired = load_script(client, __package__, "reclaim_expired")
 
@@ -57,7 +60,7 @@ class Lease:
         return self._renew(status, acquire=False)
 
     def _renew(self, status: str, *, acquire: bool) -> bool:
-        renewed, drain_requested, workers, tags, any_expired, any_due = cast(
+        renewed, drain_requested, workers, tags, any_expired, any_due, next_expiry_s = cast(
             list[Any],
             self._renew_lease(
                 keys=[*self._leases, *self._status_keys, self._prefix + self._worker, self._later],
@@ -68,6 +71,7 @@ class Lease:
         self.workers = workers
         self.tags_at_renewal = None if tags is None else set(tags)
         self.any_expired, self.any_due = bool(any_expired), bool(any_due)
+        self.next_expiry_s = float(next_expiry_s)
         return bool(renewed)
 
     def release_all(self) -> int:

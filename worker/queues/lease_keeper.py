@@ -27,6 +27,8 @@ RENEWALS_PER_LEASE: Final = 4
 _RECOVERIES_PER_HEARTBEAT: Final = 5.0
 """Workers of the fleet that look for expired leases and due messages, on average, between two of
 their heartbeats. One would be enough; of five on average, all are late once in 150 heartbeats."""
+_EXPIRY_MARGIN_S: Final = 0.05
+"""Seconds after which a lease that expires now has certainly expired, by the clock of Redis."""
 _SWEEPS_PER_HEARTBEAT: Final = 0.25
 """Workers that sweep queues. A sweep of a long queue takes Redis 2 ms, and nothing waits for it."""
 
@@ -88,13 +90,37 @@ class LeaseKeeper:
             self._thread.join(timeout=5)
 
     def _loop(self) -> None:
-        while not self._stopped.wait(self._heartbeat_s):
+        pause_s = self._heartbeat_s
+        while not self._stopped.wait(pause_s):
             notify_systemd("WATCHDOG=1")  # also while Redis is away: the worker waits for it
+            pause_s = self._heartbeat_s
             try:
                 self.heartbeat()
+                expiry_s = self._next_expiry_s()
+                if expiry_s is not None:
+                    if self._stopped.wait(expiry_s):
+                        return
+                    pause_s -= expiry_s
+                    self._attempt(self._reclaim_expired)
             except redis.RedisError as error:
                 self._reclaim_from = self._grace_period_end()
                 log.warning("Redis does not answer the lease keeper: %s", error)
+
+    def _next_expiry_s(self) -> float | None:
+        """Return after how many seconds this worker should look for an expired lease; None if there
+        will be none before the next heartbeat, or if others look.
+
+        So a dead worker's jobs do not wait for the next heartbeat of another one.
+        """
+        lease = self._claims.lease
+        expiry_s = lease.next_expiry_s + _EXPIRY_MARGIN_S
+        if expiry_s < self._heartbeat_s and self._is_due_here(_RECOVERIES_PER_HEARTBEAT):
+            return expiry_s
+        return None
+
+    def _is_due_here(self, per_heartbeat: float) -> bool:
+        """Return whether this worker is among the `per_heartbeat` that a fleet needs on average."""
+        return random.random() * self._claims.lease.workers < per_heartbeat
 
     def _grace_period_end(self) -> float:
         """Return when reclaiming may begin: after an outage of Redis the other workers need time to
@@ -126,9 +152,8 @@ class LeaseKeeper:
         """Do this worker's share of what any worker can do: if each did it at each heartbeat, it
         would cost Redis time that grows with the square of their number. The renewal has said
         whether there is anything to recover."""
-        workers = self._claims.lease.workers
-        sweeps = random.random() * workers < _SWEEPS_PER_HEARTBEAT
-        if random.random() * workers < _RECOVERIES_PER_HEARTBEAT:
+        sweeps = self._is_due_here(_SWEEPS_PER_HEARTBEAT)
+        if self._is_due_here(_RECOVERIES_PER_HEARTBEAT):
             if self._claims.lease.any_expired or sweeps:
                 self._attempt(self._reclaim_expired)
             if self._claims.lease.any_due:

@@ -7,13 +7,15 @@
 -- ARGV 1 worker   2 seconds until expiry   3 '1' to acquire, '0' to renew   4 its status ('': none)
 -- Returns {1, or 0 if there is no lease to renew; 1 if somebody asked the worker to drain, else 0; workers that
 -- have a lease; the tags of the claims, or false if their key holds something else; 1 if a lease has expired or ends
--- later than twice the length of this one, else 0; 1 if delayed messages are due, else 0}.
+-- later than twice the length of this one, else 0; 1 if delayed messages are due, else 0; seconds until the next lease
+-- expires, as a string}.
 set_aside_unless('zset', KEYS[1])
 set_aside_unless('hash', KEYS[2])
 if ARGV[3] ~= '1' and not redis.call('ZSCORE', KEYS[1], ARGV[1]) then
-  return {0, 0, 0, false, 0, 0}
+  return {0, 0, 0, false, 0, 0, '0'}
 end
-local now = tonumber(redis.call('TIME')[1])
+local seconds, microseconds = unpack(redis.call('TIME'))
+local now = tonumber(seconds)
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 if redis.call('HGET', KEYS[2], ARGV[1]) ~= ARGV[2] then redis.call('HSET', KEYS[2], ARGV[1], ARGV[2]) end
 if ARGV[4] ~= '' then redis.pcall('HSET', KEYS[3], ARGV[1], ARGV[4]) end  -- a damaged key costs no lease
@@ -24,7 +26,10 @@ local function has_any(key, from, to)
   local count = redis.pcall('ZCOUNT', key, from, to)
   return type(count) == 'number' and count > 0
 end
+local next_lease = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+local next_expiry_s = tonumber(next_lease[2]) - now - microseconds / 1e6
 local any_wrong = has_any(KEYS[1], '-inf', now) or has_any(KEYS[1], '(' .. now + 2 * ARGV[2], '+inf')
 return {
   1, redis.pcall('SISMEMBER', KEYS[4], ARGV[1]) == 1 and 1 or 0, redis.call('ZCARD', KEYS[1]),
-  not tags.err and tags, any_wrong and 1 or 0, has_any(KEYS[6], '-inf', now + 1) and 1 or 0}
+  not tags.err and tags, any_wrong and 1 or 0, has_any(KEYS[6], '-inf', now + 1) and 1 or 0,
+  tostring(next_expiry_s)}

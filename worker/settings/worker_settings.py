@@ -238,7 +238,7 @@ class WorkerSettings(Settings):
         "model and hold no prompts; anybody who reaches the port can read them.",
     )
     lease_s: float = Field(
-        default=20.0,
+        default=15.0,
         ge=2,
         le=3600,
         description="Seconds without a heartbeat after which other workers take over the jobs of a "
