@@ -26,7 +26,7 @@ from imagefleet.producer.commands.output import (
 )
 from imagefleet.producer.commands.waiting import SECONDS
 from imagefleet.shared.bulk.records import RunStatus
-from imagefleet.shared.errors import UnknownRun
+from imagefleet.shared.errors import UnknownRun, UnreadableRecord
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.text.printable import counted
 
@@ -139,11 +139,15 @@ def _cancelled(client: Client, name: str) -> State:
 
 
 def _all_statuses(client: Client) -> Iterator[RunStatus]:
-    """Yield the statuses of all runs whose records have not expired."""
+    """Yield the statuses of all runs whose records have not expired. Name damaged ones."""
     with client.connection.runs() as runs:
         for run_id in runs.ids():
-            with suppress(UnknownRun):
+            try:
                 yield runs.get(run_id)
+            except UnknownRun:
+                continue
+            except UnreadableRecord as error:
+                echo(str(error), err=True)
 
 
 def _summary(report: VerifyReport) -> str:

@@ -43,8 +43,11 @@ def client_command(command: Callable[..., None]) -> click.Command:
 
 
 def iso_time(at: float) -> str:
-    """Return Unix seconds as an ISO 8601 time in UTC."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    """Return Unix seconds as an ISO 8601 time in UTC; `-` if there is no such time."""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # anybody may write numbers to Redis
+        return "-"
 
 
 @contextmanager

@@ -6,7 +6,6 @@ Redis errors come out translated.
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -92,14 +91,11 @@ def read_snapshot(connection: Connection) -> FleetSnapshot:
         BrokerUnavailable: Redis does not answer.
     """
     status = connection.read_fleet()
-    offers: Mapping[str, Offer] = {}
-    with suppress(BrokerUnavailable):  # a damaged key costs the names of models, not the page
-        offers = connection.offers()
     with connection.runs() as runs:
         dataset_idle_s = runs.stalled.longest_idle_s()
     return FleetSnapshot(
         status=status,
-        offers=offers,
+        offers=connection.offers(),
         memory=connection.read_memory(),
         dataset_idle_s=dataset_idle_s,
     )

@@ -18,20 +18,20 @@ local function mark_shards_of(messages)
   end
 end
 for _, worker in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
-  mark_shards_of(redis.call('HVALS', ARGV[2] .. worker))
+  mark_shards_of(redis.pcall('HVALS', ARGV[2] .. worker))  -- an error is a table without numbers
 end
 for i = 4, #KEYS do
   for _, level in ipairs(LEVELS) do
-    mark_shards_of(redis.call('LRANGE', KEYS[i] .. level, 0, -1))
+    mark_shards_of(redis.pcall('LRANGE', KEYS[i] .. level, 0, -1))
   end
 end
 
 local records = {}
-local fields = redis.call('HGETALL', KEYS[2])
-for i = 1, #fields, 2 do records[tonumber(fields[i])] = fields[i + 1] end
+local fields = redis.pcall('HGETALL', KEYS[2])
+for i = 1, #fields, 2 do records[fields[i]] = fields[i + 1] end
 local lost = {}
-for shard = 0, tonumber(redis.call('HGET', KEYS[1], 'shards')) - 1 do
-  local state, attempt = string.match(records[shard] or 'none|', '^(%a+)|([^|]*)')
+for shard = 0, (tonumber(redis.call('HGET', KEYS[1], 'shards')) or 0) - 1 do
+  local state, attempt = unpack(parse_shard_record(records[tostring(shard)]))
   local terminal = state == 'succeeded' or state == 'failed'
   if not terminal and not has_message[shard] then lost[#lost + 1] = {shard, state, attempt} end
 end

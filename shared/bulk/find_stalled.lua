@@ -13,6 +13,8 @@
 local MAX_PAUSE_S, DEATHS_MAX_PAUSE_S = 600, 86400
 local now, stalled_s = tonumber(redis.call('TIME')[1]), tonumber(ARGV[2])
 
+local function time_of(text) return tonumber(string.match(text or '', '^%d+$')) or 0 end
+
 local function is_stalled(run)
   local key = ARGV[1] .. run
   local fields = redis.pcall('HMGET', key, 'state', 'moved_at', 'looked_at', 'unfinished_recoveries')
@@ -23,13 +25,13 @@ local function is_stalled(run)
     redis.call('HSET', key, 'moved_at', now)
     return false
   end
-  moved_at, looked_at = tonumber(moved_at) or 0, tonumber(looked_at) or 0
+  moved_at, looked_at = time_of(moved_at), time_of(looked_at)
   if looked_at < moved_at then
     redis.call('HDEL', key, 'unfinished_recoveries')
     return now - moved_at >= stalled_s
   end
   local pause = math.max(stalled_s, math.min(looked_at - moved_at, MAX_PAUSE_S))
-  local deaths = tonumber(unfinished) or 0
+  local deaths = time_of(unfinished)
   if deaths > 1 then
     pause = math.max(pause, math.min(stalled_s * 8 ^ (deaths - 1), DEATHS_MAX_PAUSE_S))
   end
@@ -38,6 +40,8 @@ end
 
 -- A search reads every run: 10,000 take 20 ms, and most of them have ended. So the fleet makes one
 -- search per interval, not one per worker.
+set_aside_unless('zset', KEYS[1])
+set_aside_unless('set', KEYS[3])
 if redis.call('EXISTS', KEYS[1]) == 0 then return end
 if redis.call('SET', KEYS[2], now, 'NX', 'PX', math.ceil(1000 * stalled_s)) then
   redis.call('DEL', KEYS[3])

@@ -4,7 +4,7 @@
 -- Returns the state of the run now, '' if there is no such run.
 local state = redis.call('HGET', KEYS[1], 'state') or ''
 if state ~= 'running' then return state end
-local function count(field) return tonumber(redis.call('HGET', KEYS[1], field) or '0') end
+local function count(field) return tonumber(redis.call('HGET', KEYS[1], field)) or 0 end
 local succeeded, failed = count('shards:succeeded'), count('shards:failed')
 if succeeded + failed == count('shards') then
   state = failed > 0 and 'failed' or 'succeeded'

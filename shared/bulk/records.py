@@ -1,14 +1,29 @@
 """Parse the records of runs and shards that Redis stores. This module does not use Redis."""
 
-import json
-from collections.abc import Mapping
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from imagefleet.shared.jobs.model import Model, State
+from pydantic import Field, TypeAdapter, ValidationError
+
+from imagefleet.shared.errors import UnreadableRecord
+from imagefleet.shared.jobs.model import Count, Model, State, Time
+from imagefleet.shared.text.printable import printable
+
+log = logging.getLogger(__name__)
 
 NO_RECORD: Final = "none"
 """State that the scripts use for a shard without a record."""
+_Sum = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""Scripts change this count by differences. It may be negative after Redis lost a record."""
+_COUNTS: Final = TypeAdapter(dict[str, Count])
+_SHARD_RECORD: Final = re.compile(
+    r"([a-z]+)\|([^|]*)\|([^|]*)\|([0-9]{1,15})\|([0-9]{1,15})\|([0-9]{1,15})"
+)
+"""`transition.lua` accepts the same."""
+_MAX_REASON: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,27 +83,27 @@ class RunStatus(Model):
     plan_digest: str
     state: State
     model: str | None
-    shards: int
-    samples: int
+    shards: Count
+    samples: Count
     """Images that the plan asks for."""
-    images: int
+    images: _Sum
     """It counts the samples generated so far, with those of unfinished shards. The number falls
     when a worker dies, because samples without a checkpoint are generated again."""
-    failed_images: int
+    failed_images: _Sum
     """Samples that could not be generated."""
-    shards_by_state: dict[State, int]
-    failures_by_reason: dict[str, int]
+    shards_by_state: dict[State, _Sum]
+    failures_by_reason: dict[str, Count]
     """It counts those samples by the code of their error."""
-    images_by_worker: dict[str, int]
+    images_by_worker: dict[str, Count]
     """Samples that each worker generated since the run was started or resumed. Lost samples count
     here."""
-    max_failures: int | None
+    max_failures: Count | None
     """The run stops at this many failed samples. None: never."""
-    priority: int
-    started_at: float
-    resumed_at: float | None = None
+    priority: Count
+    started_at: Time
+    resumed_at: Time | None = None
     """When the run was last started again after it had ended. None: never."""
-    finished_at: float | None
+    finished_at: Time | None
 
     @property
     def done(self) -> bool:
@@ -103,23 +118,35 @@ class RunStatus(Model):
 def parse_transition(answer: Any) -> ShardTransition:
     happened, before, run_state = answer
     return ShardTransition(
-        happened=bool(happened),
-        before=None if before == NO_RECORD else State(before),
-        run_state=State(run_state) if run_state else None,
+        happened=bool(happened), before=_state_or_none(before), run_state=_state_or_none(run_state)
     )
 
 
-def parse_shard_record(shard: str, text: str) -> ShardRecord:
-    state, attempt, worker, done, failed, tries = text.split("|")
+def parse_shard_record(shard: str, text: str) -> ShardRecord | None:
+    """Return the record of a shard; None if it is damaged. The scripts take it for no record."""
+    fields = _SHARD_RECORD.fullmatch(text)
+    if fields is None or fields[1] not in tuple(State) or not re.fullmatch("[0-9]{1,9}", shard):
+        return None
     return ShardRecord(
         shard=int(shard),
-        state=State(state),
-        attempt=attempt,
-        worker=worker,
-        done=int(done),
-        failed=int(failed),
-        tries=int(tries),
+        state=State(fields[1]),
+        attempt=fields[2],
+        worker=fields[3],
+        done=int(fields[4]),
+        failed=int(fields[5]),
+        tries=int(fields[6]),
     )
+
+
+def parse_shard_records(run: str, texts: Mapping[str, str]) -> Iterator[ShardRecord]:
+    """Yield the records of the shards of a run, without those that are damaged."""
+    for shard, text in texts.items():
+        record = parse_shard_record(shard, text)
+        if record is None:
+            name = printable(shard, 20)
+            log.warning("the record of shard %s of run %s is damaged and ignored", name, run)
+        else:
+            yield record
 
 
 def parse_run_status(
@@ -128,26 +155,61 @@ def parse_run_status(
     by_worker: Mapping[str, str],
     by_shard: Mapping[str, str],
 ) -> RunStatus:
-    reasons: dict[str, int] = {}
-    for text in by_shard.values():
-        for code, samples in json.loads(text).items():
-            reasons[code] = reasons.get(code, 0) + samples
-    return RunStatus(
-        id=run,
-        destination=record["destination"],
-        plan_digest=record["plan_digest"],
-        state=State(record["state"]),
-        model=record["model"] or None,
-        shards=int(record["shards"]),
-        samples=int(record["samples"]),
-        images=int(record.get("images", 0)),
-        failed_images=int(record.get("failed_images", 0)),
-        shards_by_state={state: int(record.get(f"shards:{state}", 0)) for state in State},
-        failures_by_reason=reasons,
-        images_by_worker={worker: int(samples) for worker, samples in by_worker.items()},
-        max_failures=int(record["max_failures"]) if record["max_failures"] else None,
-        priority=int(record["priority"]),
-        started_at=float(record["started_at"]),
-        resumed_at=float(record["resumed_at"]) if "resumed_at" in record else None,
-        finished_at=float(record["finished_at"]) if "finished_at" in record else None,
+    """Return the status in the record of a run. Ignore damaged counts of workers and of failures.
+
+    Raises:
+        UnreadableRecord: a field of the record itself is missing or damaged.
+    """
+    optional = ("resumed_at", "finished_at")
+    try:
+        return RunStatus.model_validate(
+            {
+                "id": run,
+                **{name: record[name] for name in ("destination", "plan_digest", "state")},
+                **{name: record[name] for name in ("shards", "samples", "priority", "started_at")},
+                **{name: record[name] or None for name in ("model", "max_failures")},
+                **{name: record.get(name, 0) for name in ("images", "failed_images")},
+                **{name: record.get(name) for name in optional},
+                "shards_by_state": {each: record.get(f"shards:{each}", 0) for each in State},
+                "failures_by_reason": _sum_reasons(by_shard.values()),
+                "images_by_worker": dict(_readable_counts(by_worker)),
+            }
+        )
+    except KeyError as error:
+        reason = f"the field {error} is missing"
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    raise unreadable_run(run, reason)
+
+
+def unreadable_run(run: str, reason: str) -> UnreadableRecord:
+    """Return the error for the record of a run that cannot be read."""
+    return UnreadableRecord(
+        f"the record of run {printable(run, 80)!r} cannot be read "
+        f"({printable(reason, _MAX_REASON)}); "
+        "it is damaged, or a newer release of imagefleet has written it"
     )
+
+
+def _state_or_none(text: str) -> State | None:
+    return State(text) if text in tuple(State) else None
+
+
+def _sum_reasons(texts: Iterable[str]) -> dict[str, int]:
+    """Return the failed samples of all shards by error code, without damaged counts."""
+    reasons: dict[str, int] = {}
+    for text in texts:
+        try:
+            counts = _COUNTS.validate_json(text)
+        except ValidationError:
+            continue
+        for code, samples in counts.items():
+            reasons[code] = reasons.get(code, 0) + samples
+    return reasons
+
+
+def _readable_counts(texts: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    for name, text in texts.items():
+        if re.fullmatch("[0-9]{1,15}", text):
+            yield name, int(text)

@@ -26,12 +26,10 @@ from imagefleet.shared.bulk.records import (
     ShardTransition,
     parse_run_status,
     parse_shard_record,
+    parse_shard_records,
+    unreadable_run,
 )
-from imagefleet.shared.bulk.redis_keys import (
-    RunKeys,
-    index_key,
-    run_keys,
-)
+from imagefleet.shared.bulk.redis_keys import RunKeys, index_key, run_keys
 from imagefleet.shared.bulk.shard_message import ShardToSend, bulk_queue, pack_shard
 from imagefleet.shared.bulk.stalled_runs import StalledRuns
 from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
@@ -40,6 +38,7 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_for_loras
 from imagefleet.shared.jobs.redis_keys import claims_key, leases_key
 from imagefleet.shared.redis_client.scripts import load_script
+from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types, read_key
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -60,7 +59,7 @@ class RunRecords:
         self.stalled = StalledRuns(client, namespace)
         self._transitions = ShardTransitions(client, namespace, retention_s)
         self._finish_script = load_script(client, __package__, "finish_run")
-        self._find_lost_script = load_script(client, __package__, "find_lost")
+        self._find_lost_script = load_script(client, __package__, "shard_record", "find_lost")
 
     def start(self, run: NewRun) -> None:
         """Create the run's record, or set an ended run to `running` again. Send no shard.
@@ -215,8 +214,9 @@ class RunRecords:
 
     def tries(self, run: str, shard: int) -> int:
         """Return how many attempts at the shard have begun."""
-        record = cast(str | None, self._redis.hget(self._keys(run).shards, str(shard)))
-        return 0 if record is None else parse_shard_record(str(shard), record).tries
+        text = cast(str | None, self._redis.hget(self._keys(run).shards, str(shard)))
+        record = parse_shard_record(str(shard), text or "")
+        return 0 if record is None else record.tries
 
     def holds(self, run: str, shard: int, attempt: str) -> bool:
         """Return whether `attempt` holds the shard. Call it just before its files are written."""
@@ -224,46 +224,49 @@ class RunRecords:
         return record is not None and record.startswith(f"{State.RUNNING}|{attempt}|")
 
     def cancel(self, run: str) -> State:
-        """Stop a run and return its state; workers release its shards between two batches. Raise
-        UnknownRun if there is no record of it."""
+        """Stop a run and return its state; workers release its shards between two batches. Raises
+        UnknownRun, UnreadableRecord."""
         return self._finish(run, cancel=True)
 
     def finish_run(self, run: str) -> State:
-        """Finish a running run if all its shards have ended, and return its state. Raise
-        UnknownRun if there is no record of it."""
+        """Finish a running run if all its shards have ended, and return its state. Raises
+        UnknownRun, UnreadableRecord."""
         return self._finish(run, cancel=False)
 
     def get(self, run: str) -> RunStatus:
-        """Return the status of a run. Raise UnknownRun if there is no record of it."""
+        """Return the status of a run. Raises UnknownRun, UnreadableRecord."""
         keys = self._keys(run)
         with self._redis.pipeline(transaction=True) as pipe:
             for key in (keys.run, keys.workers, keys.reasons):
                 pipe.hgetall(key)
-            fields, by_worker, by_shard = cast(list[dict[str, str]], pipe.execute())
-        if "state" not in fields:
+            fields, by_worker, by_shard = read_ignoring_wrong_types(pipe)
+        if fields is None:
+            raise unreadable_run(run, "its key holds something else")
+        if not fields:
             raise _unknown(run)
-        return parse_run_status(run, fields, by_worker, by_shard)
+        return parse_run_status(run, fields, by_worker or {}, by_shard or {})
 
     def destination_and_shards(self, run: str) -> tuple[str, int] | None:
         """Return where a run is made and how many shards it has. None: there is no record.
 
         A damaged record has no shards.
         """
-        fields = self._redis.hmget(self._keys(run).run, "destination", "shards")
-        destination, shards = cast(tuple[str | None, str | None], fields)
+        key = self._keys(run).run
+        fields = read_key(self._redis, lambda pipe: pipe.hmget(key, "destination", "shards"))
+        destination, shards = cast(tuple[str | None, str | None], fields or (None, None))
         if destination is None or shards is None:
             return None
         return destination, int(shards) if re.fullmatch("[0-9]{1,9}", shards) else 0
 
     def shards(self, run: str) -> list[ShardRecord]:
-        """Return the records of all shards that have one, by number."""
-        records = cast(dict[str, str], self._redis.hgetall(self._keys(run).shards))
-        parsed = (parse_shard_record(shard, text) for shard, text in records.items())
-        return sorted(parsed, key=attrgetter("shard"))
+        """Return the records of all shards that have a readable one, by number."""
+        key = self._keys(run).shards
+        records = read_key(self._redis, lambda pipe: pipe.hgetall(key)) or {}
+        return sorted(parse_shard_records(run, records), key=attrgetter("shard"))
 
     def ids(self) -> list[str]:
         """Return the ids of the runs, the latest first. Some of their records may have expired."""
-        return cast(list[str], self._redis.zrevrange(self._index, 0, -1))
+        return read_key(self._redis, lambda pipe: pipe.zrevrange(self._index, 0, -1)) or []
 
     def _keys(self, run: str) -> RunKeys:
         return run_keys(self._namespace, run)
@@ -280,6 +283,8 @@ class RunRecords:
         state = self._finish_script(keys=self._keys(run), args=[int(cancel), self._retention_s])
         if not state:
             raise _unknown(run)
+        if state not in tuple(State):
+            raise unreadable_run(run, f"its state is {state}")
         return State(cast(str, state))
 
     def _remove_expired(self) -> None:

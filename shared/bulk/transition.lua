@@ -14,11 +14,10 @@
 --      12 prefix of the claims hashes   13 id of the shard's messages
 -- Returns {1 or 0, state before, state of the run now}; 0 means that the change did not happen.
 local DONE, FAILED = 4, 5
+for i = 2, 4 do set_aside_unless('hash', KEYS[i]) end
 local run_state = redis.call('HGET', KEYS[1], 'state') or ''
-local record = {}
-for field in string.gmatch((redis.call('HGET', KEYS[2], ARGV[1]) or 'none|||0|0|0') .. '|', '([^|]*)|') do
-  record[#record + 1] = field
-end
+local stored = redis.call('HGET', KEYS[2], ARGV[1])
+local record = parse_shard_record(stored)
 local before = record[1]
 if run_state == '' or not string.find(ARGV[3], ',' .. before .. ',', 1, true)
   or (ARGV[2] ~= '' and ARGV[2] ~= record[2])
@@ -26,6 +25,7 @@ if run_state == '' or not string.find(ARGV[3], ',' .. before .. ',', 1, true)
   return {0, before, run_state}
 end
 
+if stored and before == 'none' then recount_run(KEYS[1], KEYS[2]) end  -- the record is damaged
 local new_state, attempt = ARGV[4], ARGV[5]
 local begins = new_state == 'running' and attempt ~= record[2]
 
@@ -35,7 +35,7 @@ local begins = new_state == 'running' and attempt ~= record[2]
 local function is_claimed_by_another_message()
   local holder_claims = ARGV[12] .. record[3]
   if not redis.call('ZSCORE', KEYS[7], record[3]) then return false end
-  local claims = redis.call('HGETALL', holder_claims)
+  local claims = redis.pcall('HGETALL', holder_claims)  -- an error is a table without numbers
   for i = 1, #claims, 2 do
     local is_own = holder_claims == KEYS[5] and claims[i] == ARGV[8]
     if not is_own and string.find(claims[i + 1], '"' .. ARGV[13] .. '"', 1, true) then
@@ -84,7 +84,7 @@ redis.call('HSET', KEYS[2], ARGV[1],
 redis.call('HSET', KEYS[1], 'moved_at', redis.call('TIME')[1])
 if ARGV[9] ~= '' then redis.call('LPUSH', KEYS[6], ARGV[9]) end
 
-local function count(field) return tonumber(redis.call('HGET', KEYS[1], field) or '0') end
+local function count(field) return tonumber(redis.call('HGET', KEYS[1], field)) or 0 end
 local function finish_run(state)
   run_state = state
   redis.call('HSET', KEYS[1], 'state', state, 'finished_at', redis.call('TIME')[1])
@@ -92,7 +92,7 @@ end
 if run_state == 'running' then
   local max_failures = redis.call('HGET', KEYS[1], 'max_failures') or ''
   local shards_succeeded, shards_failed = count('shards:succeeded'), count('shards:failed')
-  if max_failures ~= '' and more_failed > 0 and count('failed_images') > tonumber(max_failures) then
+  if max_failures ~= '' and more_failed > 0 and count('failed_images') > (tonumber(max_failures) or math.huge) then
     finish_run('failed')
   elseif shards_succeeded + shards_failed == count('shards') then
     finish_run(shards_failed > 0 and 'failed' or 'succeeded')

@@ -63,7 +63,7 @@ class ShardTransitions:
         self._retention_s = retention_s
         self._leases = leases_key(namespace)
         self._claims_prefix = claims_key(namespace, "")
-        self._script = load_script(client, __package__, "transition")
+        self._script = load_script(client, __package__, "shard_record", "transition")
 
     def apply_as_holder(
         self, run: str, shard: int, attempt: str, change: ShardChange

@@ -23,7 +23,14 @@ from pydantic import ValidationError
 from imagefleet.shared.errors import MessageRejected, UnknownJob
 from imagefleet.shared.jobs.celery_message import arguments_or_none
 from imagefleet.shared.jobs.message_origin import MessageOrigin
-from imagefleet.shared.jobs.model import JOB_ID, MAX_ERROR_CHARACTERS, Model, State
+from imagefleet.shared.jobs.model import (
+    JOB_ID,
+    MAX_ERROR_CHARACTERS,
+    Count,
+    Model,
+    State,
+    Time,
+)
 from imagefleet.shared.jobs.redis_keys import (
     dead_letter_contents_key,
     dead_letter_totals_key,
@@ -32,6 +39,7 @@ from imagefleet.shared.jobs.redis_keys import (
     job_key,
 )
 from imagefleet.shared.redis_client.scripts import load_script
+from imagefleet.shared.redis_client.wrong_type_keys import read_key
 from imagefleet.shared.text.printable import printable
 
 if TYPE_CHECKING:
@@ -64,9 +72,9 @@ class DeadLetter(Model):
     code: str
     """It is the code of an error in `shared.errors`."""
     reason: str
-    at: float
+    at: Time
     """It is a time in Unix seconds."""
-    deliveries: int
+    deliveries: Count
     """Workers, or attempts, that the message had."""
     list_key: str
     message: str
@@ -143,11 +151,14 @@ class DeadLetters:
 
     def read(self, limit: int = _MAX_LETTERS) -> list[DeadLetter]:
         """Return up to `limit` letters, the latest first."""
-        ids = cast(list[str], self._redis.zrevrange(self._keys[0], 0, limit - 1))
+        order, contents = self._keys
+        ids = read_key(self._redis, lambda pipe: pipe.zrevrange(order, 0, limit - 1))
         if not ids:
             return []
-        texts = cast(list[str | None], self._redis.hmget(self._keys[1], ids))
-        return [letter for id, text in zip(ids, texts, strict=True) if (letter := _parse(id, text))]
+        texts = read_key(self._redis, lambda pipe: pipe.hmget(contents, ids)) or ()
+        return [
+            letter for id, text in zip(ids, texts, strict=False) if (letter := _parse(id, text))
+        ]
 
     def lookup(self, names: Iterable[str]) -> list[DeadLetter | UnknownJob]:
         """Return the letters with these ids or job ids, each once, and an error for each name that
@@ -181,7 +192,7 @@ class DeadLetters:
                 "submit its job again"
             )
         record = job_key(self._namespace, letter.job_id or "")
-        stored = cast(str | None, self._redis.hget(record, "request")) or ""
+        stored = read_key(self._redis, lambda pipe: pipe.hget(record, "request")) or ""
         origin = MessageOrigin.parse(letter.message)
         if stored and origin is not None and not origin.matches(stored):
             raise _foreign_letter(letter)
@@ -217,7 +228,9 @@ def _parse(letter_id: str, text: str | None) -> DeadLetter | None:
     try:
         letter = DeadLetter.model_validate_json(text, extra="ignore")
     except ValidationError as error:
-        log.warning("dead letter %s cannot be read: %s", letter_id, error.errors()[0]["msg"])
+        log.warning(
+            "dead letter %s cannot be read: %s", printable(letter_id, 80), error.errors()[0]["msg"]
+        )
         return None
     if named := _WORKER.search(letter.reason):
         update = {"reason": letter.reason[: named.start()], "worker": named[1]}

@@ -4,6 +4,7 @@ No index means that submitting costs nothing more, and that a listing looks at e
 database. A page takes two round trips, between which Redis serves others.
 """
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -60,5 +61,6 @@ def _fits(fields: Any, state: State | None, since: float | None) -> bool:
     if state is not None and stored_state in tuple(State) and stored_state != state:
         return False
     with suppress(TypeError, ValueError):  # who reads the whole record reports it
-        return since is None or float(submitted_at) >= since
+        at = float(submitted_at)
+        return since is None or not math.isfinite(at) or at >= since
     return True

@@ -13,6 +13,7 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Field,
     field_validator,
 )
 
@@ -20,6 +21,13 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.text.printable import printable
 
 JOB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""This is a count that Redis can keep. Anybody may have written other numbers; they are refused."""
+Time = Annotated[float, Field(ge=0, lt=253_402_300_800, allow_inf_nan=False)]
+"""This is a time in Unix seconds, up to the year 9999."""
+Measured = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""This is a duration, rate or share that a worker measured."""
 
 MAX_ERROR_CHARACTERS: Final = 2_000
 """The message of an error in a record, or of a dead letter, has at most this many characters."""

@@ -8,15 +8,16 @@ has offered for weeks is forgotten.
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from pydantic import ConfigDict, Field, ValidationError
 
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
-from imagefleet.shared.jobs.model import Model
+from imagefleet.shared.jobs.model import Measured, Model
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.redis_keys import offered_at_key, offers_key
 from imagefleet.shared.redis_client.scripts import load_script
+from imagefleet.shared.redis_client.wrong_type_keys import read_key
 from imagefleet.shared.text.printable import printable
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 _CACHE_TTL_S: Final = 10.0
 _RENEW_EVERY_S: Final = 3600.0
+
+_Positive = Annotated[int, Field(gt=0, lt=2**31)]
+_NotNegative = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Offer(Model):
@@ -37,31 +41,31 @@ class Offer(Model):
     model_config = ConfigDict(extra="ignore")  # newer workers may announce more fields
     model: str
     digest: str
-    shapes: tuple[tuple[int, int], ...]
+    shapes: Annotated[tuple[tuple[_Positive, _Positive], ...], Field(min_length=1)]
     schedulers: tuple[str, ...]
-    max_num_inference_steps: int
-    num_inference_steps: int
-    guidance_scale: float
+    max_num_inference_steps: _Positive
+    num_inference_steps: _Positive
+    guidance_scale: Annotated[float, Field(allow_inf_nan=False)]
     scheduler: str
-    max_clip_skip: int = 0
+    max_clip_skip: _NotNegative = 0
     """The most layers of the text encoders that a job may skip. 0: the model does not skip any, or
     its worker is of release 0.1.0."""
     rescales_guidance: bool = False
     """Whether jobs may have `guidance_rescale`. False: diffusers' pipeline has none, or its worker
     is of an older release."""
-    prompt_chunks: int = 0
+    prompt_chunks: _NotNegative = 0
     """The most chunks, each as long as the text encoders take, of a prompt with `prompt_weighting`.
     0: the workers take no such jobs."""
     loras: dict[str, str] = Field(default_factory=dict)
     """Digest (`sha256:…`) of each LoRA file that jobs may use, by name."""
     required_images: tuple[str, ...] = ()
     """Those of `image` and `mask_image` that every job needs."""
-    strength: float | None = STABLE_DIFFUSION.image
+    strength: Measured | None = STABLE_DIFFUSION.image
     """None: the model takes neither `strength` nor `mask_image`."""
-    mask_strength: float | None = None
+    mask_strength: Measured | None = None
     """`strength` of jobs with a `mask_image`. None: that of jobs without one, as with workers of
     older releases."""
-    image_guidance_scale: float | None = None
+    image_guidance_scale: Measured | None = None
     """None: the model takes none."""
     splits_denoising: bool = False
     """Whether jobs may have `denoising_end`, or `latents` with `denoising_start`. False: diffusers'
@@ -85,6 +89,7 @@ class OfferRegistry:
         self._redis = client
         self._key = offers_key(namespace)
         self._offered_at_key = offered_at_key(namespace)
+        self._announce = load_script(client, __package__, "announce_offers")
         self._renew = load_script(client, __package__, "renew_offers")
         self._offers: dict[str, Offer] = {}
         self._read_at = float("-inf")
@@ -93,7 +98,7 @@ class OfferRegistry:
         """Store an offer under its model's name, and as that of jobs that name no model."""
         text = offer.model_dump_json()
         names = [offer.model, DEFAULT_MODEL] if default else [offer.model]
-        self._redis.hset(self._key, mapping=dict.fromkeys(names, text))
+        self._announce(keys=[self._key], args=[text, *names])
 
     def renew(self, models: Collection[str], keep_s: float) -> list[str]:
         """Note that `models` are offered now. Forget and return those that nobody has offered for
@@ -107,8 +112,10 @@ class OfferRegistry:
         Empty until the first worker of the fleet is ready.
         """
         if not self._offers or time.monotonic() - self._read_at > _CACHE_TTL_S:
-            texts = cast(dict[str, str], self._redis.hgetall(self._key))
+            texts = read_key(self._redis, lambda pipe: pipe.hgetall(self._key)) or {}
             self._offers = dict(_readable(texts))
+            if DEFAULT_MODEL in texts and len(self._offers) == 1:  # all serve that one model
+                self._offers.setdefault(DEFAULT_MODEL, *self._offers.values())
             self._read_at = time.monotonic()
         return self._offers
 

@@ -8,8 +8,8 @@ from enum import IntEnum
 
 from imagefleet.shared.jobs.callback_events import Callback
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.status import is_wrong_type
 from imagefleet.shared.jobs.transitions import callback_args
+from imagefleet.shared.redis_client.wrong_type_keys import is_wrong_type
 
 
 class AttemptVerdict(IntEnum):

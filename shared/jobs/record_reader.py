@@ -6,7 +6,7 @@ Input: keys and a command of a pipeline. Output: the answers, or the errors of s
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imagefleet.shared.jobs.status import is_wrong_type
+from imagefleet.shared.redis_client.wrong_type_keys import is_wrong_type
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -8,10 +8,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from imagefleet.shared.errors import InvalidRequest, UnknownJob, UnreadableRecord
-from imagefleet.shared.jobs.model import TERMINAL, JobError, Model, State
+from imagefleet.shared.jobs.model import TERMINAL, Count, JobError, Model, State, Time
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.jobs.worker_names import worker_of
+from imagefleet.shared.redis_client.wrong_type_keys import is_wrong_type
 
 _NUMBERS: Final = (
     "submitted_at",
@@ -37,25 +38,25 @@ class JobStatus(Model):
     id: str
     state: State
     request: JobRequest
-    submitted_at: float
-    started_at: float | None = None
-    finished_at: float | None = None
-    step: int = 0
+    submitted_at: Time
+    started_at: Time | None = None
+    finished_at: Time | None = None
+    step: Count = 0
     """It counts the denoising steps done: the mean over the images of the job. It is up to two
     seconds old, in fleets of eight workers or more up to four."""
-    steps: int = 0
+    steps: Count = 0
     """It counts the denoising steps of each image; 0 before the first start."""
-    deliveries: int = 0
+    deliveries: Count = 0
     """How often a worker took the job. More than 1 mostly means that workers died."""
-    retries: int = 0
+    retries: Count = 0
     """Attempts that failed and were followed by a retry."""
     worker: str | None = None
     """It names the worker that runs the job, or ran it last: `host:process id:random part`."""
-    retry_at: float | None = None
+    retry_at: Time | None = None
     """When the job goes back to its queue, if it waits for a retry, a newer worker or a permit."""
-    images_kept_until: float | None = None
+    images_kept_until: Time | None = None
     """When the images of a job that succeeded are deleted; None: never."""
-    images_deleted_at: float | None = None
+    images_deleted_at: Time | None = None
     """When they were."""
     result: JobResult | None = None
     error: JobError | None = None
@@ -142,8 +143,3 @@ def state_or_none(answer: Any) -> State | None:
     if isinstance(answer, Exception) and not is_wrong_type(answer):
         raise answer
     return State(answer) if answer in tuple(State) else None
-
-
-def is_wrong_type(answer: Any) -> bool:
-    """Return whether the key of a record holds something else."""
-    return isinstance(answer, Exception) and "WRONGTYPE" in str(answer)

@@ -10,7 +10,8 @@
 local stored, new, submitted, different = {}, {}, {['*'] = 0}, false
 for i = 3, #KEYS, 2 do
   local job = (i - 1) / 2
-  local request = new[KEYS[i]] or redis.call('HGET', KEYS[i], 'request')
+  local request = new[KEYS[i]] or redis.pcall('HGET', KEYS[i], 'request')
+  if type(request) == 'table' then request = 'no record' end  -- the key holds something else: its id is in use
   stored[job] = request or ''
   if request and request ~= ARGV[i - 2] then different = true end
   if not request then
@@ -28,7 +29,7 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
   local waiting_of = count_waiting(KEYS[1], KEYS[2])
   for tenant, more in pairs(submitted) do
     local limit = redis.call('HGET', KEYS[2], tenant)
-    if tonumber(limit) and more > 0 then
+    if limit and #limit <= 15 and string.match(limit, '^%d+$') and more > 0 then  -- else it is damaged
       local jobs = waiting_of(tenant)
       if jobs + more > tonumber(limit) then return {'full', tenant, limit, jobs, more} end
     end

@@ -3,16 +3,24 @@
 All of it is in Redis, so one command changes it for every worker and producer at once.
 """
 
-from typing import TYPE_CHECKING, Final, cast
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_whole_number
 from imagefleet.shared.jobs.model import Model, check_name
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, tenant_of
 from imagefleet.shared.jobs.redis_keys import known_queues_key, limits_key, weights_key
+from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
+from imagefleet.shared.text.printable import printable
 
 if TYPE_CHECKING:
     from redis import Redis
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ALL_TENANTS: Final = "*"
 """Means all tenants together where a limit is set. No tenant can have this name."""
@@ -21,6 +29,8 @@ NO_TENANT: Final = ""
 _MIN_WEIGHT: Final = 1e-6
 _MAX_WEIGHT: Final = 1_000_000
 """`claim.lua` has the same limits."""
+_MAX_DIGITS: Final = 15
+"""A number with more digits is no count of ours. Lua counts exactly so far."""
 
 
 class TenantStatus(Model):
@@ -72,33 +82,62 @@ class Tenants:
 
     def statuses(self) -> list[TenantStatus]:
         """Return `*` first, then each tenant with waiting jobs, a weight or a limit, by name."""
-        weights = cast(dict[str, str], self._redis.hgetall(self._weights))
-        limits = cast(dict[str, str], self._redis.hgetall(self._limits))
-        waiting = self._count_waiting()
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hgetall(self._weights)
+            pipe.hgetall(self._limits)
+            pipe.smembers(self._queues)
+            texts, limit_texts, queues = read_ignoring_wrong_types(pipe)
+        weights = _parse_each("weight", texts or {}, _parse_weight)
+        limits = _parse_each("limit", limit_texts or {}, _parse_count)
+        waiting = self._count_waiting(sorted(queues or ()))
         waiting[ALL_TENANTS] = sum(waiting.values())
         return [
             TenantStatus(
                 tenant=tenant,
                 waiting=waiting.get(tenant, 0),
-                weight=float(weights.get(tenant, 1)),
-                limit=int(limits[tenant]) if tenant in limits else None,
+                weight=weights.get(tenant, 1.0),
+                limit=limits.get(tenant),
             )
             for tenant in sorted({*waiting, *weights, *limits})
         ]
 
-    def _count_waiting(self) -> dict[str, int]:
-        queues = sorted(cast(set[str], self._redis.smembers(self._queues)))
+    def _count_waiting(self, queues: Sequence[str]) -> dict[str, int]:
         with self._redis.pipeline(transaction=False) as pipe:
             for queue in queues:
                 for level in PRIORITY_STEPS:
                     pipe.llen(list_key(queue, level))
-            lengths = iter(cast(list[int], pipe.execute()))
+            lengths = iter(read_ignoring_wrong_types(pipe))
         waiting: dict[str, int] = {}
         for queue in queues:
             tenant = tenant_of(queue) or NO_TENANT
-            count = sum(next(lengths) for _ in PRIORITY_STEPS)
+            count = sum(next(lengths) or 0 for _ in PRIORITY_STEPS)
             waiting[tenant] = waiting.get(tenant, 0) + count
         return waiting
+
+
+def _parse_count(text: str) -> int | None:
+    """Return a count that Redis keeps; None if it is damaged. `submit.lua` reads limits alike."""
+    is_count = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+    return int(text) if is_count else None
+
+
+def _parse_weight(text: str) -> float | None:
+    """Return a weight that a claim uses as it is; None if it is damaged."""
+    try:
+        weight = float(text)
+    except ValueError:
+        return None
+    return weight if _MIN_WEIGHT <= weight <= _MAX_WEIGHT else None
+
+
+def _parse_each(
+    what: str, texts: Mapping[str, str], parse: Callable[[str], T | None]
+) -> dict[str, T]:
+    """Return the values by tenant, without those that are damaged, which are named in warnings."""
+    parsed = {tenant: parse(text) for tenant, text in texts.items()}
+    for tenant in [name for name, value in parsed.items() if value is None]:
+        log.warning("the %s of tenant %s in Redis is damaged and ignored", what, printable(tenant))
+    return {tenant: value for tenant, value in parsed.items() if value is not None}
 
 
 def _check_tenant(tenant: str) -> None:

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from imagefleet.shared.jobs.model import Model
+from imagefleet.shared.jobs.model import Count, Measured, Model, Time
 from imagefleet.shared.jobs.redis_keys import drain_requests_key, leases_key, workers_key
-from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
+from imagefleet.shared.redis_client.wrong_type_keys import (
+    read_ignoring_wrong_types,
+    read_key,
+)
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -67,36 +70,36 @@ class WorkerStatus(Model):
     """None: a worker of an older release, which does not say it."""
     devices: str = ""
     """It says their number and kind, as in `8 x TPU v5 lite`."""
-    capacity: int = 0
+    capacity: Count = 0
     """It counts the images of a full batch."""
-    claims: int = 0
+    claims: Count = 0
     """Messages that it has claimed and not acknowledged. `FleetReader` counts them anew."""
-    shards: int = 0
+    shards: Count = 0
     """Those of them that are shards of datasets."""
-    images: int = 0
+    images: Count = 0
     """It counts the images since the start."""
-    images_per_s: float = 0.0
-    batch_fill: float | None = None
+    images_per_s: Measured = 0.0
+    batch_fill: Measured | None = None
     """Share of the slots that were used. None: no batch began."""
-    step_s: float | None = None
+    step_s: Measured | None = None
     """Mean time of a step in seconds. None: there was none."""
-    step_s_by_shape: dict[str, float] = Field(default_factory=dict)
+    step_s_by_shape: dict[str, Measured] = Field(default_factory=dict)
     """Mean seconds since the start by shape, as in `512x512`, that a full batch needs for each step
     with its share of all that is not a step."""
-    bytes_per_pixel: dict[str, float] = Field(default_factory=dict)
+    bytes_per_pixel: dict[str, Measured] = Field(default_factory=dict)
     """Mean size of image files since the start, by format."""
-    busy: float = 0.0
+    busy: Measured = 0.0
     """Share of the time during which a batch was on the devices."""
     last_error: str = ""
     """It is the latest error line of its log since the start."""
-    last_error_at: float = 0.0
+    last_error_at: Time = 0.0
     """It is a time in Unix seconds, by the clock of the worker's host; 0 if there was no error."""
     recovered: bool = False
     """It says whether the worker takes work and its devices have finished an image since the latest
     error."""
-    started_at: float = 0.0
+    started_at: Time = 0.0
     """It is a time in Unix seconds, by the clock of the worker's host."""
-    reported_at: float = 0.0
+    reported_at: Time = 0.0
     """It is the time of the heartbeat, by the same clock."""
     lease_left_s: float | None = None
     """Seconds until the lease expires unless it is renewed; negative if it has expired."""
@@ -132,7 +135,10 @@ class WorkerRegistry:
     def alive(self) -> list[str]:
         """Return the names of the workers that are alive: those whose lease has not expired."""
         now, _ = self._redis.time()  # leases expire by the server's clock
-        return cast(list[str], self._redis.zrangebyscore(self._leases, now, "+inf"))
+        names: list[str] | None = read_key(
+            self._redis, lambda pipe: pipe.zrangebyscore(self._leases, now, "+inf")
+        )
+        return names or []
 
     def statuses(self) -> list[WorkerStatus]:
         """Return every worker that has a lease, also one that has expired, by name."""

@@ -18,7 +18,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
 
 from imagefleet.shared.errors import MessageRejected, UnknownJob
 from imagefleet.shared.jobs.redis_keys import (
@@ -27,6 +29,7 @@ from imagefleet.shared.jobs.redis_keys import (
     outbox_messages_key,
 )
 from imagefleet.shared.redis_client.scripts import load_script
+from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types, read_key
 from imagefleet.shared.webhooks.outbox_message import (
     CallbackEntry,
     CallbackState,
@@ -168,7 +171,7 @@ class Outbox:
         with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.zscore(self._answered, name)
-            times = pipe.execute()
+            times = read_ignoring_wrong_types(pipe)
         oldest = time.time() - _ANSWERED_S
         return {name for name, at in zip(names, times, strict=True) if at and at > oldest}
 
@@ -238,25 +241,33 @@ class Outbox:
     def attempts_of(self, job_id: str) -> list[DeliveryAttempt]:
         """Return the latest delivery attempts of a job's callbacks, newest first."""
         key = outbox_log_key(self._namespace, job_id)
-        lines = cast(list[str], self._redis.lrange(key, 0, -1))
-        return [DeliveryAttempt.model_validate_json(line) for line in lines]
+        lines = read_key(self._redis, lambda pipe: pipe.lrange(key, 0, -1))
+        return list(_readable(job_id, lines or ()))
 
     def entries(self, *, failed: bool = False, limit: int = 100) -> list[CallbackEntry]:
         """Return the given-up callbacks, latest first, then the waiting ones, longest due first."""
-        given_up: Any = self._redis.zrevrange(self._given_up, 0, limit - 1, withscores=True)
-        due: Any = [] if failed else self._redis.zrange(self._due, 0, limit - 1, withscores=True)
-        entries = self._entries(given_up, CallbackState.GIVEN_UP)
-        return [*entries, *self._entries(due, CallbackState.WAITING)][:limit]
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrevrange(self._given_up, 0, limit - 1, withscores=True)
+            pipe.zrange(self._due, 0, limit - 1, withscores=True)
+            given_up, due = read_ignoring_wrong_types(pipe)
+        entries = self._entries(given_up or [], CallbackState.GIVEN_UP)
+        waiting = [] if failed else self._entries(due or [], CallbackState.WAITING)
+        return [*entries, *waiting][:limit]
 
     def entries_of(self, job_id: str) -> list[CallbackEntry]:
         """Return a job's callbacks: given up, waiting, and delivered as far as its log goes."""
-        own = [key for key, _ in self._redis.hscan_iter(self._messages, match=f"{job_id}.*")]
+        own: list[str] = []
+        if read_key(self._redis, lambda pipe: pipe.hlen(self._messages)):
+            own += [key for key, _ in self._redis.hscan_iter(self._messages, match=f"{job_id}.*")]
         entries: list[CallbackEntry] = []
         for key, state in (
             (self._given_up, CallbackState.GIVEN_UP),
             (self._due, CallbackState.WAITING),
         ):
-            scores: Any = [(each, self._redis.zscore(key, each)) for each in own]
+            with self._redis.pipeline(transaction=False) as pipe:
+                for each in own:
+                    pipe.zscore(key, each)
+                scores = zip(own, read_ignoring_wrong_types(pipe), strict=True)
             entries += self._entries([pair for pair in scores if pair[1] is not None], state)
         return [entry for entry in entries if entry.job_id == job_id] + [
             CallbackEntry(
@@ -275,9 +286,10 @@ class Outbox:
     def _entries(
         self, scored: list[tuple[str, float]], state: CallbackState
     ) -> list[CallbackEntry]:
-        texts: Any = self._redis.hmget(self._messages, [key for key, _ in scored]) if scored else []
+        ids = [key for key, _ in scored]
+        texts = read_key(self._redis, lambda pipe: pipe.hmget(self._messages, ids)) if ids else []
         entries = []
-        for (_, at), text in zip(scored, texts, strict=True):
+        for (_, at), text in zip(scored, texts or (), strict=False):
             with suppress(MessageRejected):  # the delivery loop gives it up and logs that
                 message = OutboxMessage.parse(text or "")
                 attempts = self.attempts_of(message.job_id)
@@ -338,6 +350,16 @@ class Outbox:
                 *(message.receiver, _answered(outcome), _MAX_ANSWERED),
             ],
         )
+
+
+def _readable(job_id: str, lines: Iterable[str]) -> Iterator[DeliveryAttempt]:
+    """Yield the delivery attempts that can be read; anybody may have written others."""
+    for line in lines:
+        try:
+            yield DeliveryAttempt.model_validate_json(line)
+        except ValidationError as error:
+            what = error.errors(include_url=False, include_input=False)[0]["msg"]
+            log.warning("a delivery attempt of job %a cannot be read: %s", job_id, what)
 
 
 def _answered(outcome: DeliveryOutcome) -> str:

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from imagefleet.shared.errors import MessageRejected
 from imagefleet.shared.jobs.celery_message import valid_trace_parent
-from imagefleet.shared.jobs.model import Model
+from imagefleet.shared.jobs.model import Count, Model, Time
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _MAX_ATTEMPTS: Final = 1_000
@@ -205,12 +205,12 @@ class DeliveryAttempt(Model):
     id: str
     """It is the id of the message."""
     url: str
-    attempt: int
+    attempt: Count
     verdict: DeliveryVerdict
     status: int | None
     reason: str
-    ms: int
-    at: float
+    ms: Count
+    at: Time
     """It is a time in Unix seconds."""
     answer: str = Field(default="", exclude_if=operator.not_)
     """Only of a test: release 0.1.0 cannot read a line with this field."""
