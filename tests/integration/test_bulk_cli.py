@@ -210,7 +210,7 @@ def test_ctrl_c_ends_the_view_and_not_the_run(
         [run_id] = runs.ids()
         assert runs.shards(run_id)
     watching.send_signal(signal.SIGINT)
-    _, completed = watching.communicate(timeout=300)
+    _, completed = watching.communicate(timeout=900)
     assert (watching.returncode, "The run continues" in completed) == (130, True)
     run = producer.find_bulk(run_id)
     assert not run.status().done

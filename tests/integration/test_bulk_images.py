@@ -157,7 +157,7 @@ def test_slow_images_do_not_hold_up_jobs_and_a_cancelled_run_leaves_no_claim(
         rows = [{"prompt": f"{n}", "image": f"{server.url}/slow.png"} for n in range(50)]
         run = producer.bulk(rows, tmp_path / "data")
         until(lambda: slow.begun > 0)
-        assert producer.submit("a job").result(timeout=300).images
+        assert producer.submit("a job").result(timeout=900).images
         assert not run.status().images
         run.cancel()
         until(lambda: not client.keys(f"{namespace}:claims:*"))

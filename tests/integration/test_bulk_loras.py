@@ -51,7 +51,7 @@ def test_rows_use_the_loras_that_they_name(
     detail = {"name": "detail", "digest": offer.loras["detail"], "scale": 1.0}
     assert documents[1]["job_loras"] == [style]
     assert documents[2]["job_loras"] == [detail, style]
-    job = producer.submit("a", seed=1, loras="style:0.8").result(timeout=300)
+    job = producer.submit("a", seed=1, loras="style:0.8").result(timeout=900)
     assert job.images[0].pixel_sha256 == documents[1]["pixel_sha256"]
     assert len({document["pixel_sha256"] for document in documents.values()}) == 3
     assert producer.bulk(table, tmp_path / "data") == run

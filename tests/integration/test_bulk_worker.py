@@ -26,7 +26,7 @@ SLOWER = {**SLOW, "IMAGEFLEET_MODEL": "fake:seconds=0.4,capacity=8"}
 """The same, but 60 prompts take at least ten seconds."""
 
 
-def _wait(dataset: Dataset, timeout_s: float = 300) -> State:
+def _wait(dataset: Dataset, timeout_s: float = 900) -> State:
     until(dataset.is_finished, timeout_s)
     return dataset.runs.get(dataset.run.id).state
 
@@ -299,7 +299,7 @@ def test_jobs_run_before_rows_of_datasets(
     until(lambda: _generated(dataset) > 0)
     jobs = producer.submit_many([f"job {n}" for n in range(16)])
     for job in jobs:
-        job.result(timeout=300)
+        job.result(timeout=900)
     assert not dataset.is_finished()
     dataset.runs.cancel(dataset.run.id)
 

@@ -351,7 +351,7 @@ def test_ctrl_c_prints_the_id_and_how_to_wait_again(
         job_id, _, note = waiting.stderr.readline().strip().partition("  ")
         assert "no worker is alive" in waiting.stderr.readline()
         waiting.send_signal(signal.SIGINT)
-        printed, said = waiting.communicate(timeout=300)
+        printed, said = waiting.communicate(timeout=900)
         assert (waiting.returncode, note) == (130, "accepted")
     assert printed == f"{job_id}  not done yet\n"
     assert f"you can wait again: `imagefleet wait {job_id}`" in said

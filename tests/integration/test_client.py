@@ -51,7 +51,7 @@ def _succeed(records: JobRecords, job_id: str) -> None:
 def test_result_returns_the_stored_result(producer: Client, records: JobRecords) -> None:
     job = producer.submit("a", seed=7)
     _succeed(records, job.id)
-    assert job.result(timeout=300) == RESULT
+    assert job.result(timeout=900) == RESULT
     assert producer.get(job.id).status().request.seed == 7
 
 
@@ -75,7 +75,7 @@ def test_as_completed_yields_each_job_as_it_ends(producer: Client, records: JobR
     jobs = producer.submit_many(["a", {"prompt": "b", "seed": 3}, "c"], guidance_scale=2)
     assert [job.status().request.guidance_scale for job in jobs] == [2, 2, 2]
     _succeed(records, jobs[1].id)
-    ended = producer.as_completed(jobs, timeout=300)
+    ended = producer.as_completed(jobs, timeout=900)
     assert next(ended).id == jobs[1].id
     _succeed(records, jobs[0].id)
     jobs[2].cancel()
@@ -126,7 +126,7 @@ def test_a_failed_job_raises_job_failed_with_the_stored_code(
     start_attempt(records, job.id, "x")
     records.fail(job.id, "x", JobError(code="device_error", message="out of memory"), None)
     with pytest.raises(JobFailed, match="out of memory") as failed:
-        job.result(timeout=300)
+        job.result(timeout=900)
     assert failed.value.failure_code == "device_error"
 
 
@@ -135,7 +135,7 @@ def test_result_of_a_cancelled_job_raises_job_cancelled(producer: Client) -> Non
     assert job.cancel() is State.CANCELLED
     assert job.cancel() is State.CANCELLED
     with pytest.raises(JobCancelled):
-        job.result(timeout=300)
+        job.result(timeout=900)
 
 
 def test_unknown_jobs_raise_an_error_with_their_id(producer: Client) -> None:
@@ -267,14 +267,14 @@ def test_the_asyncio_client_behaves_like_the_client(
             jobs = await client.submit_many(["a", "b"])
             for job in jobs:
                 _succeed(records, job.id)
-            ended = [job.id async for job in client.as_completed(jobs, timeout=300)]
+            ended = [job.id async for job in client.as_completed(jobs, timeout=900)]
             assert set(ended) == {job.id for job in jobs}
-            assert await jobs[0].result(timeout=300) == RESULT
+            assert await jobs[0].result(timeout=900) == RESULT
             third = await client.submit("c")
             assert await client.workers() == []
             assert await third.cancel() is State.CANCELLED
             with pytest.raises(JobCancelled):
-                await (await client.get(third.id)).result(timeout=300)
+                await (await client.get(third.id)).result(timeout=900)
 
     asyncio.run(use())
 

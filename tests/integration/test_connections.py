@@ -89,7 +89,7 @@ def test_threads_that_wait_for_a_dead_server_all_go_on_once_it_is_back(
         time.sleep(0.5)  # some have a connection that is dead, the others wait for one
         server.start()
         for future in futures:
-            future.result(timeout=300)
+            future.result(timeout=900)
     assert int(client.get("count") or 0) >= THREADS
 
 

@@ -51,7 +51,7 @@ def test_the_demo_makes_every_image_and_a_contact_sheet(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 job.started, 2 job.succeeded; signatures refused: 0" in done.stdout
@@ -89,7 +89,7 @@ main()
 
 def test_ctrl_c_during_a_fork_stops_the_demo(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CTRL_C_DURING_A_FORK, *DEMO[3:], "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 130, done.stdout + done.stderr
 
 
@@ -112,7 +112,7 @@ def test_a_worker_that_cannot_start_ends_the_demo_with_the_error(tmp_path: Path)
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 1
     assert "/no/such/model" in done.stderr

@@ -21,7 +21,7 @@ def test_a_flood_of_one_tenant_hardly_delays_another(start: StartWorker, produce
     start()
     until(lambda: flood[16].status().done)
     small = producer.submit_many([f"small {n}" for n in range(10)], tenant="small")
-    for _ in producer.as_completed(small, timeout=300):
+    for _ in producer.as_completed(small, timeout=900):
         pass
     statuses = producer.statuses(job.id for job in small)
     submitted_at = statuses[0].submitted_at
@@ -55,7 +55,7 @@ def test_a_worker_fills_its_batches_with_jobs_of_like_step_counts(
     mixed = [{"prompt": f"prompt {n}", "num_inference_steps": 2 + n % 2 * 10} for n in range(16)]
     jobs = producer.submit_many(mixed)
     start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
-    for _ in producer.as_completed(jobs, timeout=300):
+    for _ in producer.as_completed(jobs, timeout=900):
         pass
     by_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
     steps = [status.request.num_inference_steps or 0 for status in by_start]
@@ -71,7 +71,7 @@ def test_a_job_without_steps_shares_a_batch_with_jobs_of_the_default_steps(
         for at, steps in enumerate(counts)
     )
     start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
-    for _ in producer.as_completed(jobs, timeout=300):
+    for _ in producer.as_completed(jobs, timeout=900):
         pass
     by_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
     steps = [status.request.num_inference_steps for status in by_start]
@@ -88,7 +88,7 @@ def test_images_left_over_from_a_batch_decide_what_joins_them(
         for at, (steps, images) in enumerate(asked)
     )
     start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
-    for _ in producer.as_completed(jobs, timeout=300):
+    for _ in producer.as_completed(jobs, timeout=900):
         pass
     by_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
     steps = [status.request.num_inference_steps or 0 for status in by_start]
@@ -102,6 +102,6 @@ def test_a_batch_that_is_not_full_waits_and_a_full_one_does_not(
     first = producer.submit_many(["a", "b", "c"])
     until(lambda: all(job.status().state is State.RUNNING for job in first))
     last = producer.submit("d")
-    for _ in producer.as_completed([*first, last], timeout=300):
+    for _ in producer.as_completed([*first, last], timeout=900):
         pass
     assert {job.status().state for job in [*first, last]} == {State.SUCCEEDED}

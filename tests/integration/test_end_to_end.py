@@ -44,7 +44,7 @@ class Fleet:
     receiver: Receiver
 
     def image(self, job: Job, index: int = 0) -> NDArray[np.uint8]:
-        data = self.store.get(job.result(timeout=300).images[index].key)
+        data = self.store.get(job.result(timeout=900).images[index].key)
         return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
@@ -100,7 +100,7 @@ def test_stored_images_carry_their_parameters(fleet: Fleet) -> None:
     job = fleet.client.submit(
         "a red star, ünïcode", negative_prompt="blue", num_images_per_prompt=2, **parameters
     )
-    result = job.result(timeout=300)
+    result = job.result(timeout=900)
     assert [image.key for image in result.images] == [f"jobs/{job.id}/{n}.png" for n in (0, 1)]
     for image in result.images:
         data = fleet.store.get(image.key)
@@ -121,7 +121,7 @@ def test_stored_images_carry_their_parameters(fleet: Fleet) -> None:
 def test_other_formats_are_stored_in_that_format(
     fleet: Fleet, file_format: str, opens_as: str
 ) -> None:
-    result = fleet.client.submit("a red star", format=file_format).result(timeout=300)
+    result = fleet.client.submit("a red star", format=file_format).result(timeout=900)
     image = Image.open(io.BytesIO(fleet.store.get(result.images[0].key)))
     assert (image.format, image.size) == (opens_as, (64, 64))
 
@@ -161,9 +161,9 @@ def test_callbacks_arrive_signed_and_only_for_the_requested_events(fleet: Fleet)
     everything = [event.value for event in CallbackEvent]
     done = fleet.client.submit("a star", callback_url=url, callback_events=everything)
     quiet = fleet.client.submit("a ring", callback_url=url, callback_events=["failed"])
-    result = done.result(timeout=300)
-    quiet.result(timeout=300)
-    last = fleet.client.submit("a heart", callback_url=url).result(timeout=300)
+    result = done.result(timeout=900)
+    quiet.result(timeout=900)
+    last = fleet.client.submit("a heart", callback_url=url).result(timeout=900)
     assert isinstance(last, JobResult)
     bodies = _wait_for_callbacks(fleet, "each", ["job.started", "job.succeeded", "job.succeeded"])
     assert all(delivery.verified for delivery in fleet.receiver.deliveries)

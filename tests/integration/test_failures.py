@@ -54,7 +54,7 @@ def test_a_prompt_that_hangs_every_device_is_given_up_and_fails_no_other_job(
     start(IMAGEFLEET_MAX_DELIVERIES="3")  # slow is not hung
     assert finish(producer, others) == {State.SUCCEEDED}
     with pytest.raises(JobFailed, match="3 workers died") as failed:
-        hanging.result(timeout=300)
+        hanging.result(timeout=900)
     assert failed.value.failure_code == "too_many_deliveries"
     [letter] = producer.dead_letters.read()
     assert (letter.job_id, letter.code) == (hanging.id, "too_many_deliveries")
@@ -99,7 +99,7 @@ def test_a_job_that_fails_healthy_devices_is_retried_once_and_then_a_dead_letter
     until(lambda: job.status().retry_at)
     start()
     with pytest.raises(JobFailed) as failed:
-        job.result(timeout=300)
+        job.result(timeout=900)
     assert failed.value.failure_code == "device_error"
     status = job.status()
     assert (status.retries, status.retry_at, status.deliveries) == (1, None, 1)
@@ -150,7 +150,7 @@ def test_a_store_that_denies_one_job_fails_it_without_a_retry(
         door.fault = _fail_only_jobs(store, error(403, "AccessDenied"))
         job = producer.submit("nothing may be stored under jobs/")
         with pytest.raises(JobFailed) as failed:
-            job.result(timeout=300)
+            job.result(timeout=900)
     assert failed.value.failure_code == "storage_denied"
     assert job.status().retries == 0
     [letter] = producer.dead_letters.read()
@@ -196,7 +196,7 @@ def test_a_worker_that_lost_its_lease_drops_its_batch_and_takes_new_work(
     frozen.thaw()
     frozen.await_log("the lease ran out")
     extra = producer.submit("after the thaw", num_inference_steps=4)
-    assert finish(producer, [extra], timeout=300) == {State.SUCCEEDED}  # the batch was 375 s long
+    assert finish(producer, [extra], timeout=900) == {State.SUCCEEDED}  # the batch was 375 s long
 
 
 def test_a_cancelled_job_is_dropped_between_two_steps(start: StartWorker, producer: Client) -> None:

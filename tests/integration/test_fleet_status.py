@@ -51,7 +51,7 @@ def test_a_worker_reports_what_it_did(start: StartWorker, producer: Client) -> N
     worker = start(IMAGEFLEET_METRICS_PORT="0", IMAGEFLEET_METRICS_HOST="127.0.0.1")
     port = _port(worker)
     for job in producer.submit_many([f"prompt {i}" for i in range(20)]):
-        job.result(timeout=300)
+        job.result(timeout=900)
     uploads = "imagefleet_job_stage_seconds_count", ',stage="upload"'
     until(lambda: _sample(http_get(port, "/metrics")[1], *uploads) >= 20)  # counted after the end
     page = http_get(port, "/metrics")[1]
@@ -354,7 +354,7 @@ def test_the_latest_error_has_its_age_and_is_marked_once_the_worker_has_recovere
     line = _error_line(settings)
     assert re.search(r"^latest error of \S+, [0-9.]+ (s|min) ago: ", line), line
     failing.unlink()
-    job.result(timeout=300)
+    job.result(timeout=900)
     until(lambda: producer.fleet.read().workers[0].recovered)
     line = _error_line(settings)
     assert re.search(r"^latest error of \S+, [0-9.]+ (s|min) ago, recovered since: ", line), line
@@ -403,7 +403,7 @@ def test_the_log_can_be_json(start: StartWorker, producer: Client) -> None:
         job = producer.submit("stored later", id="a-job", tenant="gold")
         worker.await_log("failed, retry in")
         door.fault = pass_on(store)
-        job.result(timeout=300)
+        job.result(timeout=900)
     assert worker.terminate() == 0
     # Celery prints a word at each signal, and a warning if it runs as root.
     lines = [json.loads(line) for line in worker.output().splitlines() if line.startswith("{")]

@@ -30,12 +30,12 @@ def test_images_are_stored_read_started_from_and_deleted(
 ) -> None:
     start().await_log("ready after")
     first = producer.submit("a red star", id="a")
-    [image] = first.result(timeout=300).images
+    [image] = first.result(timeout=900).images
     assert image.url == "gs://images/run-1/jobs/a/0.png"
     second = producer.submit("a blue star", id="b", image=image.open())
-    assert second.result(timeout=300).images[0].open().size == (64, 64)
+    assert second.result(timeout=900).images[0].open().size == (64, 64)
     third = producer.submit("a blue star", id="c", image=image.url)
-    assert third.result(timeout=300).images[0].read()[:4] == b"\x89PNG"
+    assert third.result(timeout=900).images[0].read()[:4] == b"\x89PNG"
     first.delete()
     with pytest.raises(UnknownJob):
         first.status()
@@ -50,6 +50,6 @@ def test_a_dataset_is_read_from_and_written_to_a_bucket(
     bucket.put("rows/1.csv", b"prompt\na red star\n", "text/csv")
     bucket.put("rows/2.csv", b"prompt\na blue star\n", "text/csv")
     run = producer.bulk("gs://images/rows/*.csv", "gs://images/data", num_images_per_prompt=2)
-    assert run.wait(timeout=300).images == 4
+    assert run.wait(timeout=900).images == 4
     assert run.verify(sample=1).clean
     assert bucket.exists("data/00000.tar")

@@ -62,7 +62,7 @@ def _check_worker_goes_on(
     worker: Worker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
     """Check that the worker lives, does an ordinary job at once, and holds nothing."""
-    assert finish(producer, [producer.submit("an ordinary job")], timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, [producer.submit("an ordinary job")], timeout=900) == {State.SUCCEEDED}
     assert worker.process.poll() is None
     until(lambda: not _claims(client, namespace))
     assert "the devices thread failed" not in worker.output()
@@ -174,7 +174,7 @@ def test_a_plain_celery_sender_that_gives_positional_arguments_gets_a_failed_rec
             TASK_NAME, args=["a red star"], queue=f"{namespace}.default.native", priority=3
         )
         with pytest.raises(MessageRejected, match="keyword arguments"):
-            sent.get(timeout=300)
+            sent.get(timeout=900)
     until(lambda: _state(producer, sent.id) is State.FAILED)
     error = producer.get(sent.id).status().error
     assert error is not None
@@ -201,7 +201,7 @@ def test_who_waits_for_a_task_that_can_be_no_job_is_told(
     with Celery(broker=url, backend=url, set_as_current=False) as app:
         sent = app.send_task(task, task_id=task_id, queue=queue, priority=3)
         with pytest.raises(Exception, match=sentence):
-            sent.get(timeout=300)
+            sent.get(timeout=900)
     assert 0 < client.ttl(f"celery-task-meta-{sent.id}") <= 86_400
     assert not client.exists(f"{namespace}:job:{sent.id}")
     assert len(producer.dead_letters.read()) == 1
@@ -285,4 +285,4 @@ def test_a_recorded_job_with_an_unknown_field_is_done(
     client.hset(f"{namespace}:job:{job.id}", "request", json.dumps({**stored, **request}))
     _push(client, namespace, newer, job.id)
     start()
-    assert finish(producer, [job], timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, [job], timeout=900) == {State.SUCCEEDED}

@@ -61,7 +61,7 @@ def _halves(left: str, right: str) -> Image.Image:
 def test_images_of_s3_are_read_saved_and_shared_by_a_client_that_knows_only_redis(
     client: Client, tmp_path: Path
 ) -> None:
-    result = client.submit("a", id="cat-1", num_images_per_prompt=2).result(timeout=300)
+    result = client.submit("a", id="cat-1", num_images_per_prompt=2).result(timeout=900)
     image = result.images[1]
     assert hashlib.sha256(image.read()).hexdigest() == image.sha256
     with image.open() as opened:
@@ -89,7 +89,7 @@ def test_a_job_starts_from_an_image_in_hand_and_keeps_what_the_mask_keeps(
     path = tmp_path / "mask.png"
     _halves("black", "white").save(path)
     job = client.submit("a", image=first, mask_image=path, strength=1, metadata={"shot": 3})
-    with job.result(timeout=300).images[0].open() as made:
+    with job.result(timeout=900).images[0].open() as made:
         pixels = np.asarray(made.convert("RGB"))
     np.testing.assert_array_equal(pixels[:, :32], np.asarray(first)[:, :32])
     assert (pixels[:, 32:] != np.asarray(first)[:, 32:]).any()
@@ -103,7 +103,7 @@ def test_a_job_starts_from_an_image_in_hand_and_keeps_what_the_mask_keeps(
 def test_images_of_a_folder_are_read_and_have_no_presigned_url(
     folder_client: Client, tmp_path: Path
 ) -> None:
-    [image] = folder_client.submit("a").result(timeout=300).images
+    [image] = folder_client.submit("a").result(timeout=900).images
     assert pickle.loads(pickle.dumps(image)).read() == copy.deepcopy(image).read() == image.read()
     assert image.save(tmp_path / "a.png").read_bytes() == image.read()
     with pytest.raises(InvalidRequest, match=r"a.jpg'?: the image is a png file; convert it with"):
@@ -119,7 +119,7 @@ def test_a_producer_may_reach_the_store_by_an_address_of_its_own(
     folder_client: Client, settings: dict[str, str], tmp_path: Path
 ) -> None:
     job = folder_client.submit("a", id="cat-1")
-    data = job.result(timeout=300).images[0].read()
+    data = job.result(timeout=900).images[0].read()
     (tmp_path / "store").rename(tmp_path / "mounted elsewhere")
     with (
         Client(
@@ -133,7 +133,7 @@ def test_a_producer_may_reach_the_store_by_an_address_of_its_own(
         namespace=settings["IMAGEFLEET_NAMESPACE"],
         storage_url=f"file://{tmp_path}/mounted elsewhere",
     ) as client:
-        assert client.get("cat-1").result(timeout=300).images[0].read() == data
+        assert client.get("cat-1").result(timeout=900).images[0].read() == data
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -186,7 +186,7 @@ def _png() -> bytes:
 
 def test_an_uploaded_image_lies_in_the_store_once(folder_client: Client, tmp_path: Path) -> None:
     for _ in range(2):
-        folder_client.submit("a", image=_png()).result(timeout=300)
+        folder_client.submit("a", image=_png()).result(timeout=900)
     store = open_store(f"file://{tmp_path}/store")
     assert list(store.list("inputs/")) == [f"inputs/{hashlib.sha256(_png()).hexdigest()}.png"]
 

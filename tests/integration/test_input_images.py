@@ -384,10 +384,10 @@ def test_a_worker_runs_jobs_with_input_images_without_delaying_others(tmp_path: 
             for name in ("one", "one", "other")
         )
         missing = client.submit("a", image=f"{image_server.url}/missing.png")
-        digests = [job.result(timeout=300).images[0].sha256 for job in (plain, one, again, other)]
+        digests = [job.result(timeout=900).images[0].sha256 for job in (plain, one, again, other)]
         assert len(set(digests)) == 4  # the job's id is in the file
         with pytest.raises(JobFailed, match="answers 404") as failed:
-            missing.result(timeout=300)
+            missing.result(timeout=900)
         assert failed.value.failure_code == "invalid_input"
         assert not slow.status().done
         released.set()

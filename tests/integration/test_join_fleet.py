@@ -48,7 +48,7 @@ def test_a_host_with_another_model_and_store_is_refused_and_makes_no_job(
         "IMAGEFLEET_MAY_DIFFER=model,store on this host to let it join"
     ) in line
     jobs = producer.submit_many([f"prompt {number}" for number in range(20)])
-    assert {job.result(timeout=300).model for job in jobs} == {"fake"}
+    assert {job.result(timeout=900).model for job in jobs} == {"fake"}
     assert not list((tmp_path / "out").rglob("*.png"))
     assert producer.offers().keys() == {"fake", "default"}
     assert [each.worker for each in producer.fleet.workers.statuses()] == [member.worker]
@@ -68,7 +68,7 @@ def test_a_host_that_may_differ_joins_and_others_may_join_it(
     second.await_log("differs from others, as is allowed: its model of jobs")
     third = start()
     third.await_log("ready after")
-    assert producer.submit("a", model="other").result(timeout=300).model == "other"
+    assert producer.submit("a", model="other").result(timeout=900).model == "other"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_strangers_never_join_together(client: redis.Redis, namespace: str, numb
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=300)
+        thread.join(timeout=900)
     assert len(joined) == 1
     [member] = WorkerRegistry(client, namespace).statuses()
     assert (member.worker, member.state) == (joined[0], WorkerState.READY)
@@ -175,7 +175,7 @@ def test_a_worker_waits_for_one_that_is_joining_and_comes_later_by_name(
     until(lambda: len(WorkerRegistry(client, namespace).statuses()) == 2)
     assert not first.joined
     later.release_all()
-    thread.join(timeout=300)
+    thread.join(timeout=900)
     assert first.joined
 
 

@@ -56,7 +56,7 @@ def test_jobs_of_every_model_are_made_and_one_model_at_a_time_is_loaded(
     pids = set()
     for model in ("b", "a", "b", "a"):
         jobs = producer.submit_many(["x", "y"], model=model)
-        assert {job.result(timeout=300).model for job in jobs} == {model}
+        assert {job.result(timeout=900).model for job in jobs} == {model}
         [(ready, pid)] = until(lambda: _ready(producer))
         assert ready == model
         pids.add(pid)
@@ -69,8 +69,8 @@ def test_jobs_of_every_model_are_made_and_one_model_at_a_time_is_loaded(
 def test_jobs_that_name_no_model_get_the_first(start: StartWorker, producer: Client) -> None:
     start(**SEVERAL)
     _await_first_pass(producer)
-    assert producer.submit("x", model="b").result(timeout=300).model == "b"
-    assert producer.submit("x").result(timeout=300).model == "a"
+    assert producer.submit("x", model="b").result(timeout=900).model == "b"
+    assert producer.submit("x").result(timeout=900).model == "a"
 
 
 def test_work_in_flight_is_finished_before_a_switch(start: StartWorker, producer: Client) -> None:
@@ -78,7 +78,7 @@ def test_work_in_flight_is_finished_before_a_switch(start: StartWorker, producer
     _await_first_pass(producer)
     slow = producer.submit("x", model="a", num_inference_steps=100)
     until(lambda: slow.status().started_at)
-    assert producer.submit("x", model="b").result(timeout=300).model == "b"
+    assert producer.submit("x", model="b").result(timeout=900).model == "b"
     status = slow.status()
     assert (status.state, status.deliveries) == ("succeeded", 1)
 
@@ -100,10 +100,10 @@ def test_another_worker_that_switches_to_a_model_keeps_this_one_back(
     _await_first_pass(producer)
     client.set(f"{namespace}:model-switch:b", "another")
     job = producer.submit("x", model="b")
-    assert producer.submit("x", model="a").result(timeout=300).model == "a"
+    assert producer.submit("x", model="a").result(timeout=900).model == "a"
     assert job.status().state == "queued"
     client.delete(f"{namespace}:model-switch:b")
-    assert job.result(timeout=300).model == "b"
+    assert job.result(timeout=900).model == "b"
 
 
 @pytest.mark.parametrize(

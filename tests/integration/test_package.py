@@ -30,7 +30,7 @@ def generate(prompt: str, **parameters: Unpack[JobParameters]) -> JobResult:
         client.submit_many([{"prompt": prompt, "seed": 7}], image=Path("a.png"), format="webp")
     except (InvalidRequest, QueueFull) as error:
         raise SystemExit(str(error)) from error
-    return job.result(timeout=300)
+    return job.result(timeout=900)
 """
 
 WRONG_CALLS = {

@@ -47,7 +47,7 @@ def test_jobs_of_a_preempted_host_are_requeued_and_run_elsewhere(
     assert {job.status().state for job in jobs} == {State.QUEUED}
     assert not client.keys(f"{namespace}:claims:*")
     start()
-    assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
 
 
@@ -100,7 +100,7 @@ def test_an_idle_worker_leaves_a_preempted_host_too(
     assert first.wait() == 0
     job = producer.submit("for somebody else")
     start()
-    assert finish(producer, [job], timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, [job], timeout=900) == {State.SUCCEEDED}
 
 
 def test_the_preemption_notice_cuts_a_drain_short(
@@ -136,7 +136,7 @@ def test_a_platform_without_a_usable_answer_disturbs_no_work(
         platform.respond = responses.get(fault)
         worker = start(IMAGEFLEET_PREEMPTION_URL=url if fault == "away" else platform.url)
         jobs = producer.submit_many([f"prompt {i}" for i in range(16)])
-        assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+        assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
         if fault == "away":
             worker.await_log("failed, querying it again")
         else:

@@ -30,7 +30,7 @@ def test_the_status_of_a_running_job_shows_a_preview(tmp_path: Path) -> None:
         without_preview = client.submit("b", seed=1, num_inference_steps=12)
         url = until(lambda: with_preview.status().preview)
         assert without_preview.status().preview is None
-        with_preview.result(timeout=300)
+        with_preview.result(timeout=900)
         assert with_preview.status().preview is None
         assert worker.terminate() == 0
     assert len(url) <= MAX_URL_LENGTH

@@ -16,11 +16,11 @@ def test_a_worker_that_reads_no_weights_leaves_the_job_to_one_that_does(
     weighed = producer.submit("a (red:1.3) star", seed=1, prompt_weighting=True)
     plain = producer.submit("a (red:1.3) star", seed=1)
     start()
-    made_plain = plain.result(timeout=300)
+    made_plain = plain.result(timeout=900)
     with pytest.raises(InvalidRequest, match=r"^prompt_weighting=True: needs workers with"):
         producer.submit("a star", prompt_weighting=True)
     start(**_READS)
-    made = weighed.result(timeout=300)
+    made = weighed.result(timeout=900)
     assert made.worker != made_plain.worker
     assert made.images[0].pixel_sha256 != made_plain.images[0].pixel_sha256
     assert weighed.status().request.prompt_weighting

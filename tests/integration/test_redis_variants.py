@@ -79,7 +79,7 @@ def test_a_user_with_the_documented_rights_suffices(
     jobs = producer.submit_many(["a", "b"], tenant="gold")
     assert _all_succeed(producer, jobs)
     with Celery(backend=celery_url(restricted_url), set_as_current=False) as app:
-        assert AsyncResult(jobs[0].id, app=app).get(timeout=300)["images"]
+        assert AsyncResult(jobs[0].id, app=app).get(timeout=900)["images"]
     with remote_control_app(restricted_url, namespace) as app:
         assert app.control.ping(timeout=5, limit=1)
     assert worker.terminate() == 0
@@ -112,7 +112,7 @@ def test_a_sentinel_failover_loses_no_job(
         until(lambda: done() >= known + 8)  # the failover will lose these ends
         pair.fail_over()
         after = producer.submit_many([f"after {n}" for n in range(8)])
-        assert _all_succeed(producer, [*before, *after], timeout=300)
+        assert _all_succeed(producer, [*before, *after], timeout=900)
         assert worker.process.poll() is None
 
 
@@ -152,7 +152,7 @@ def test_a_full_redis_refuses_jobs_and_loses_none(
     submitting.start()
     worker.await_log("does not answer the lease keeper: command not allowed")
     admin.config_set("maxmemory", "0")
-    submitting.join(timeout=300)
+    submitting.join(timeout=900)
     assert producer.get("too-many").status().request.prompt == "one too many"
     assert _all_succeed(producer, [*jobs, producer.get("too-many")])
     until(lambda: not admin.exists(list_key(f"{namespace}.default.native", 3)))
@@ -172,7 +172,7 @@ def test_a_tenants_job_from_plain_celery_is_found_once_its_queue_is_known(
         app.send_task(TASK_NAME, task_id="late", kwargs=request, queue=queue)
         client.sadd(known, queue)  # after the push, as docs/redis.md requires
         until(lambda: producer.statuses(["late"]))
-        assert producer.get("late").result(timeout=300).images
+        assert producer.get("late").result(timeout=900).images
 
 
 def test_a_job_for_a_model_whose_workers_start_later_waits_for_them(
@@ -180,7 +180,7 @@ def test_a_job_for_a_model_whose_workers_start_later_waits_for_them(
 ) -> None:
     early = producer.submit("a", model="other/model")
     start()
-    assert producer.submit("b").result(timeout=300).images
+    assert producer.submit("b").result(timeout=900).images
     assert early.status().state is State.QUEUED
 
 
@@ -206,7 +206,7 @@ def test_a_failed_health_check_over_a_unix_socket_is_retried(own_redis: LocalRed
     until(lambda: _is_busy(admin))
     threading.Timer(1, admin.script_kill).start()
     client.set("a", "1")
-    script.join(timeout=300)
+    script.join(timeout=900)
     assert admin.get("a") == "1"
 
 
@@ -231,7 +231,7 @@ def test_a_worker_survives_a_busy_server_on_a_unix_socket(
     until(lambda: _is_busy(admin))
     time.sleep(4)
     admin.script_kill()
-    script.join(timeout=300)
+    script.join(timeout=900)
     assert _all_succeed(producer, [producer.submit("b")])
     assert worker.process.poll() is None, worker.output()
 
@@ -252,7 +252,7 @@ def test_a_password_over_a_unix_socket_may_be_an_option(
     job = producer.submit("a")
     assert _all_succeed(producer, [job])
     with Celery(backend=celery_url(urls[place]), set_as_current=False) as app:
-        assert AsyncResult(job.id, app=app).get(timeout=300)["images"]
+        assert AsyncResult(job.id, app=app).get(timeout=900)["images"]
     assert worker.terminate() == 0
 
 

@@ -73,7 +73,7 @@ def test_a_write_that_is_retried_forever_waits_until_redis_takes_it(
         until(lambda: _count_refusals(admin) >= refused + 2)  # refused at first, then retried
         assert not results
         admin.config_set(*_ACCEPT_WRITES)
-        waiting.join(timeout=300)
+        waiting.join(timeout=900)
     assert results
 
 
@@ -95,7 +95,7 @@ def test_running_jobs_succeed_after_redis_took_no_writes_for_a_while(
         with pytest.raises(BrokerUnavailable, match="takes no writes for now"):
             producer.submit("one more")
         admin.config_set(*_ACCEPT_WRITES)
-        for _ in producer.as_completed(jobs, timeout=300):
+        for _ in producer.as_completed(jobs, timeout=900):
             pass
         assert {job.status().state for job in jobs} == {State.SUCCEEDED}
         until(lambda: not any(admin.hlen(key) for key in admin.scan_iter("*:claims:*")))
@@ -166,5 +166,5 @@ def test_celery_also_sends_the_password_of_the_sentinels(
         ):
             app.conf.result_backend_transport_options = transport_options(pair.url)
             job = producer.submit("a")
-            assert job.result(timeout=300).images
-            assert AsyncResult(job.id, app=app).get(timeout=300)["images"]
+            assert job.result(timeout=900).images
+            assert AsyncResult(job.id, app=app).get(timeout=900)["images"]

@@ -149,7 +149,7 @@ def test_messages_are_requeued_although_redis_restarts_meanwhile(
         until(lambda: any("b" in each["flags"] for each in admin.client_list()))
         own_redis.kill()
         own_redis.start()
-        requeueing.join(timeout=300)
+        requeueing.join(timeout=900)
         ids = [attempt.job_id for attempt in attempts]
         assert worker.waiting() == ids
         assert {worker.records.get(job_id).state for job_id in ids} == {State.QUEUED}
@@ -212,7 +212,7 @@ def test_requeue_waits_for_jobs_that_are_starting() -> None:
     in_flight = InFlight()
     dispatcher, attempt = _dispatcher_with(meanwhile, in_flight)
     assert dispatcher.next_batch() == []
-    threads[0].join(timeout=300)
+    threads[0].join(timeout=900)
     assert in_flight_jobs == [[attempt]]
 
 
@@ -224,5 +224,5 @@ def test_a_signal_handler_may_interrupt_the_dispatcher() -> None:
     dispatcher, _ = _dispatcher_with(handle, InFlight())
     claiming = threading.Thread(target=dispatcher.next_batch, daemon=True)
     claiming.start()
-    claiming.join(timeout=300)
+    claiming.join(timeout=900)
     assert not claiming.is_alive()

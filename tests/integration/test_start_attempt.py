@@ -81,7 +81,7 @@ def test_a_succeeded_job_is_not_refused_when_its_message_comes_again(
     start()
     url = celery_url(redis_server.url)
     with Celery(broker=url, backend=url, set_as_current=False) as app:
-        assert app.AsyncResult(job.id).get(timeout=300)["model"] == "m"
+        assert app.AsyncResult(job.id).get(timeout=900)["model"] == "m"
     assert job.status().result == RESULT
     assert not producer.dead_letters.read()
 

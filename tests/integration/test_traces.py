@@ -44,7 +44,7 @@ def test_the_spans_of_a_job_are_in_the_trace_of_the_program_that_submitted_it(
     tracing = Client(settings=producer.settings.model_copy(update={"traces": True}))
     with TracerProvider().get_tracer("web").start_as_current_span("request") as request:
         job = tracing.submit("a red star", tenant="gold", num_images_per_prompt=2)
-    job.result(timeout=300)
+    job.result(timeout=900)
     [span] = until(collector.jobs)
     context = request.get_span_context()
     assert span.trace_id.hex() == trace.format_trace_id(context.trace_id)
@@ -70,7 +70,7 @@ def test_a_failed_job_says_why_and_a_draining_worker_sends_what_it_has(
     worker = start(**{**variables, "OTEL_BSP_SCHEDULE_DELAY": "60000"})
     job = producer.submit("a", image="jobs/nothing/0.png")
     with pytest.raises(JobFailed):
-        job.result(timeout=300)
+        job.result(timeout=900)
     worker.terminate()
     assert worker.wait() == 0
     [span] = collector.jobs()
@@ -83,7 +83,7 @@ def test_a_collector_that_is_away_disturbs_no_job(
     start: StartWorker, producer: Client, variables: dict[str, str]
 ) -> None:
     start(**{**variables, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
-    assert producer.submit("a").result(timeout=300).images
+    assert producer.submit("a").result(timeout=900).images
 
 
 def test_the_deliveries_of_its_callbacks_are_in_the_trace_of_a_job(

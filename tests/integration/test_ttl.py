@@ -55,9 +55,9 @@ def test_a_worker_ends_a_job_that_it_gets_too_late(
     for job in (late, started):
         client.hset(job_key(namespace, job.id), "submitted_at", LONG_AGO)
     start()
-    assert finish(producer, [started, in_time], timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, [started, in_time], timeout=900) == {State.SUCCEEDED}
     with pytest.raises(JobFailed, match="no worker started the job within ttl=60 s") as failed:
-        late.result(timeout=300)
+        late.result(timeout=900)
     assert failed.value.failure_code == "expired"
     assert late.status().started_at is None
     assert not producer.dead_letters.read()

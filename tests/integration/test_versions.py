@@ -27,7 +27,7 @@ import json, sys
 from producer import Client
 client = Client()
 jobs = [client.get(job_id) for job_id in json.load(sys.stdin)]
-for job in client.as_completed(jobs, timeout=300):
+for job in client.as_completed(jobs, timeout=900):
     pass
 print(json.dumps([str(job.status().state) for job in jobs]))
 """
@@ -114,7 +114,7 @@ def test_a_worker_of_the_release_does_the_jobs_of_this_producer(
 ) -> None:
     jobs = producer.submit_many([f"prompt {n}" for n in range(20)], num_inference_steps=4)
     release.start_worker()
-    assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
     until(lambda: _nothing_left(client, namespace))
 
 
@@ -125,7 +125,7 @@ def test_both_workers_drain_one_queue_of_both_producers(
     ours = producer.submit_many([f"prompt {n}" for n in range(100)], num_inference_steps=4)
     start()
     release.start_worker()
-    assert finish(producer, ours, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, ours, timeout=900) == {State.SUCCEEDED}
     assert set(json.loads(release.run(WAIT, text=theirs))) == {"succeeded"}
     everything = [producer.get(job_id) for job_id in json.loads(theirs)] + ours
     assert {job.status().deliveries for job in everything} == {1}

@@ -45,7 +45,7 @@ def _succeed(server: LocalRedisServer, job_id: str) -> None:
 def _async_result(server: LocalRedisServer, job_id: str) -> JobResult:
     async def wait() -> JobResult:
         async with AsyncClient(server.url) as client:
-            return await (await client.get(job_id)).result(timeout=300)
+            return await (await client.get(job_id)).result(timeout=900)
 
     return asyncio.run(wait())
 
@@ -53,7 +53,7 @@ def _async_result(server: LocalRedisServer, job_id: str) -> JobResult:
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda server, job_id: Client(server.url).get(job_id).result(timeout=300),
+        lambda server, job_id: Client(server.url).get(job_id).result(timeout=900),
         lambda server, job_id: Client(server.url).get(job_id).result(),
         _async_result,
     ],
@@ -155,7 +155,7 @@ def cut_off(
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda server, job: job.result(timeout=300),
+        lambda server, job: job.result(timeout=900),
         lambda server, job: asyncio.run(AsyncJob(job=job, client=AsyncClient(server.url)).result()),
     ],
 )
@@ -183,7 +183,7 @@ def test_map_survives_an_outage_between_two_results(
     for job in jobs:
         _succeed(own_redis, job.id)
     monkeypatch.setattr(producer, "submit_many", lambda _: jobs)
-    results = producer.map(["a"] * 3, timeout=300)
+    results = producer.map(["a"] * 3, timeout=900)
     assert next(results) == RESULT
     own_redis.kill()
     with ThreadPoolExecutor() as pool:
@@ -256,10 +256,10 @@ def ended(redis_server: LocalRedisServer, namespace: str) -> Iterator[Client]:
 
 
 def test_map_returns_errors_in_the_place_of_results_if_asked(ended: Client) -> None:
-    outcomes = list(ended.map(["a", "bad", "c"], return_exceptions=True, timeout=300))
+    outcomes = list(ended.map(["a", "bad", "c"], return_exceptions=True, timeout=900))
     assert [type(each) for each in outcomes] == [JobResult, JobFailed, JobResult]
     with pytest.raises(JobFailed):
-        list(ended.map(["a", "bad", "c"], timeout=300))
+        list(ended.map(["a", "bad", "c"], timeout=900))
 
 
 def test_a_timeout_that_is_not_a_number_is_refused(own_redis: LocalRedisServer) -> None:

@@ -56,7 +56,7 @@ def test_an_error_of_the_user_is_logged_in_one_line_and_reaches_celery_s_result(
         Celery(broker=url, backend=url, set_as_current=False) as app,
         pytest.raises(InvalidInput, match="image: there is no"),
     ):
-        AsyncResult(job.id, app=app).get(timeout=300)
+        AsyncResult(job.id, app=app).get(timeout=900)
     assert worker.terminate() == 0
     assert "raised expected: InvalidInput(" in worker.output()
     assert "Traceback" not in worker.output()
@@ -67,7 +67,7 @@ def test_every_submitted_job_makes_exactly_its_images(
 ) -> None:
     start()
     jobs = producer.submit_many([f"prompt {i}" for i in range(30)], num_images_per_prompt=2)
-    assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
     for job in jobs:
         images = job.result().images
         assert [image.index for image in images] == [0, 1]
@@ -86,7 +86,7 @@ def test_jobs_of_a_killed_worker_are_finished_by_the_next(
     until(lambda: any(job.status().state is State.RUNNING for job in jobs))
     first.kill()
     start()
-    assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
     deliveries = [job.status().deliveries for job in jobs]
     assert max(deliveries) == 2
     until(lambda: _nothing_left(client, namespace))
@@ -100,12 +100,12 @@ def test_jobs_of_a_frozen_worker_are_reclaimed_and_its_late_result_changes_nothi
     until(lambda: all(job.status().state is State.RUNNING for job in jobs))
     frozen.freeze()
     start()
-    assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
     results = [job.result() for job in jobs]
     frozen.thaw()
     frozen.await_log("the lease ran out")
     extra = producer.submit("after the thaw")
-    assert finish(producer, [extra], timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, [extra], timeout=900) == {State.SUCCEEDED}
     assert [job.result() for job in jobs] == results
 
 
@@ -121,7 +121,7 @@ def test_sigterm_requeues_jobs_that_have_not_started_and_loses_none(
     assert State.SUCCEEDED in states
     assert State.QUEUED in states
     start()
-    assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
 
 
@@ -141,7 +141,7 @@ def test_sigterm_requeues_claimed_jobs_that_are_not_on_the_devices(
         first.output()
     )
     start()
-    assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
 
 
 def test_jobs_that_outlast_the_drain_time_are_requeued(
@@ -153,7 +153,7 @@ def test_jobs_that_outlast_the_drain_time_are_requeued(
     first.terminate()
     assert {job.status().state for job in jobs} == {State.QUEUED}
     start()
-    assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
 
 
@@ -161,9 +161,9 @@ def test_a_poison_prompt_fails_alone(start: StartWorker, producer: Client) -> No
     start()
     good = producer.submit_many([f"good {i}" for i in range(7)])
     bad = producer.submit("this one [fail]s")
-    assert finish(producer, good, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, good, timeout=900) == {State.SUCCEEDED}
     with pytest.raises(JobFailed) as failed:
-        bad.result(timeout=300)
+        bad.result(timeout=900)
     assert failed.value.failure_code == "device_error"
 
 
@@ -175,7 +175,7 @@ def test_a_prompt_that_kills_its_worker_fails_after_max_deliveries(
         assert start(IMAGEFLEET_MAX_DELIVERIES="2").wait() != 0
     start(IMAGEFLEET_MAX_DELIVERIES="2")
     with pytest.raises(JobFailed, match="2 workers died with this job") as failed:
-        job.result(timeout=300)
+        job.result(timeout=900)
     assert failed.value.failure_code == "too_many_deliveries"
 
 
@@ -187,9 +187,9 @@ def test_a_prompt_that_kills_its_workers_fails_no_other_job_of_its_batch(
     for _ in range(4):
         assert start(IMAGEFLEET_LEASE_S="2").wait() != 0
     start()
-    assert finish(producer, others, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, others, timeout=900) == {State.SUCCEEDED}
     with pytest.raises(JobFailed, match="4 workers died"):
-        poison.result(timeout=300)
+        poison.result(timeout=900)
 
 
 def test_an_expired_job_ends_cancelled_even_after_a_worker_died_with_it(
@@ -255,7 +255,7 @@ def test_a_delayed_job_survives_a_lost_connection(
         client.client_kill_filter(_type="normal", skipme=True)
         client.zadd(later, {_with_header_now(entry, "eta"): time.time()})
         client.zrem(later, entry)
-        assert sent.get(timeout=300)["model"] == "fake"
+        assert sent.get(timeout=900)["model"] == "fake"
 
 
 def test_an_undeclared_shape_is_refused_even_if_submitted_before_any_worker(
@@ -264,7 +264,7 @@ def test_an_undeclared_shape_is_refused_even_if_submitted_before_any_worker(
     job = producer.submit("a", height=512, width=512)
     elsewhere = producer.submit("a", model="no-such-model")
     start()
-    assert finish(producer, [job], timeout=300) == {State.FAILED}
+    assert finish(producer, [job], timeout=900) == {State.FAILED}
     assert elsewhere.status().state is State.QUEUED  # a job waits for a worker of its model
 
 
@@ -281,7 +281,7 @@ def test_sigterm_while_redis_is_away_ends_the_worker_and_loses_no_job(
     first.wait(300)
     own_redis.start()
     start(**more)
-    assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
 
 
 def test_the_shutdown_command_of_celery_requeues_jobs_too(
@@ -312,7 +312,7 @@ def test_a_second_signal_requeues_at_once(start: StartWorker, producer: Client) 
 def _check_requeued_and_rerun(jobs: list[Job], start: StartWorker, producer: Client) -> None:
     assert {job.status().state for job in jobs} == {State.QUEUED}
     start()
-    assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
 
 
@@ -327,7 +327,7 @@ def test_cancelled_jobs_leave_no_image(
     assert running.cancel() is State.RUNNING
     for job in (queued, running):
         with pytest.raises(JobCancelled):
-            job.result(timeout=300)
+            job.result(timeout=900)
     assert not _image_files(tmp_path)
 
 
@@ -371,7 +371,7 @@ def test_unreadable_messages_become_dead_letters_and_the_worker_goes_on(
     _push(client, namespace, b"\xff\xfe broken utf-8")
     job = producer.submit("a good one behind them")
     start()
-    assert finish(producer, [job], timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, [job], timeout=900) == {State.SUCCEEDED}
     letters = DeadLetters(client, namespace).read()
     assert len(letters) == len(UNREADABLE) + 1
     assert all(letter.reason for letter in letters)
@@ -405,7 +405,7 @@ def test_a_job_the_producer_should_have_refused_fails_at_the_worker_with_its_rea
         body = base64.b64encode(json.dumps([[], kwargs, {}]).encode()).decode()
         _push(client, namespace, json.dumps({**envelope, "body": body}))
     start()
-    assert finish(producer, jobs, timeout=300) == {State.FAILED}
+    assert finish(producer, jobs, timeout=900) == {State.FAILED}
     errors = [job.status().error for job in jobs]
     assert [error.code for error in errors if error] == [code for _, code in REFUSED]
     until(lambda: _nothing_left(client, namespace))
@@ -421,10 +421,10 @@ def test_plain_celery_can_send_jobs_and_read_results(
         sent = app.send_task(
             TASK_NAME, kwargs=pack(request), queue=f"{namespace}.default.native", priority=3
         )
-        assert sent.get(timeout=300)["images"][0]["seed"] == 5
+        assert sent.get(timeout=900)["images"][0]["seed"] == 5
         assert producer.get(sent.id).status().state is State.SUCCEEDED
         job = producer.submit("from the client")
-        assert AsyncResult(job.id, app=app).get(timeout=300)["model"] == "fake"
+        assert AsyncResult(job.id, app=app).get(timeout=900)["model"] == "fake"
 
 
 def test_a_restart_of_redis_loses_no_job_and_counts_no_delivery(
@@ -437,7 +437,7 @@ def test_a_restart_of_redis_loses_no_job_and_counts_no_delivery(
         until(lambda: any(job.status().state is State.RUNNING for job in jobs))
         own_redis.kill()
         own_redis.start()
-    assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=900) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
     client = connect(own_redis.url)
     until(lambda: _nothing_left(client, namespace))

@@ -185,5 +185,5 @@ def test_a_worker_starts_although_its_first_connections_to_redis_are_lost(
     proxy = RedisProxy(redis_server.url.removeprefix("unix://"), dropped=2)
     start(redis_url=f"redis://127.0.0.1:{proxy.port}").await_log("ready after")
     job = Client(redis_server.url, namespace=namespace).submit("a")
-    assert job.result(timeout=300).images
+    assert job.result(timeout=900).images
     proxy.close()

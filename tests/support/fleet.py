@@ -45,5 +45,5 @@ def run_python(
         env={**inherited, **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )

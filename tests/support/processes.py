@@ -52,17 +52,17 @@ class Worker:
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
-    def terminate(self, timeout_s: float = 300) -> int:
+    def terminate(self, timeout_s: float = 900) -> int:
         self.process.terminate()
         return self.process.wait(timeout_s)
 
-    def wait(self, timeout_s: float = 300) -> int:
+    def wait(self, timeout_s: float = 900) -> int:
         return self.process.wait(timeout_s)
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def await_log(self, text: str, timeout_s: float = 300) -> None:
+    def await_log(self, text: str, timeout_s: float = 900) -> None:
         until(lambda: text in self.output() or self.process.poll() is not None, timeout_s)
         assert text in self.output(), self.output()[-3000:]
 
@@ -71,7 +71,7 @@ StartWorker = Callable[..., Worker]
 """`start(*command, **settings)`: a worker process that ends with its test."""
 
 
-def until(found: Callable[[], T | None], timeout_s: float = 300) -> T:
+def until(found: Callable[[], T | None], timeout_s: float = 900) -> T:
     """Poll until `found` returns a true value, and return it.
 
     Raises:

@@ -62,7 +62,7 @@ class Receiver(LocalServer):
     def url(self) -> str:
         return f"{self._scheme}://127.0.0.1:{self.port}/callbacks"
 
-    def wait_for(self, count: int, timeout_s: float = 300) -> list[Delivery]:
+    def wait_for(self, count: int, timeout_s: float = 900) -> list[Delivery]:
         with self._changed:
             arrived = self._changed.wait_for(lambda: len(self.deliveries) >= count, timeout_s)
             assert arrived, f"{len(self.deliveries)} of {count} deliveries within {timeout_s} s"

@@ -49,7 +49,7 @@ def _connected(port: int, number: int, sent: bytes) -> Iterator[list[socket.sock
     with ExitStack() as stack:
         clients = []
         for _ in range(number):
-            client = socket.create_connection(("127.0.0.1", port), timeout=300)
+            client = socket.create_connection(("127.0.0.1", port), timeout=900)
             clients.append(stack.enter_context(client))
             client.sendall(sent)
         yield clients

@@ -134,7 +134,7 @@ def test_the_tpu_kernel_is_split_over_devices_by_rows_or_by_heads(model: int) ->
         [sys.executable, Path(__file__).with_name("flash_on_two_devices.py"), str(model)],
         env={**os.environ, **flags},
         check=True,
-        timeout=300,
+        timeout=900,
     )
 
 

@@ -113,7 +113,7 @@ def test_images_are_split_over_devices() -> None:
         [sys.executable, Path(__file__).with_name("convolution_on_two_devices.py")],
         env={**os.environ, **flags},
         check=True,
-        timeout=300,
+        timeout=900,
     )
 
 
