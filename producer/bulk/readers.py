@@ -119,19 +119,25 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def without_mark(line: str) -> str:
+    """Return a line without the byte order mark that begins it: in the first line of a file, or in
+    a later one if files were joined."""
+    return line.removeprefix("\ufeff")
+
+
 def _read_txt(path: Path) -> Iterator[Row | None]:
     """Yield a prompt per line. Invalid UTF-8 becomes lone surrogates, which are rejected later."""
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
-        for line in file:
+    with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        for line in map(without_mark, file):
             yield line.rstrip("\r\n") if line.strip() else None
 
 
 def _read_jsonl(path: Path) -> Iterator[Row | None]:
     """Yield a JSON object or string per line."""
     loads = json.loads
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
-        for line in file:
-            if line.isspace():
+    with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        for line in map(without_mark, file):
+            if not line or line.isspace():
                 yield None
                 continue
             try:

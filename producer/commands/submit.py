@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from imagefleet.producer.bulk.readers import without_mark
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.client.job import Job
 from imagefleet.producer.commands.client_command import client_command
@@ -72,10 +73,9 @@ def _read_prompts(prompts: Iterable[str], given: Mapping[str, Any]) -> Iterator[
 
 def _read_stdin(given: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(sys.stdin, io.TextIOWrapper):  # other bytes than UTF-8 get an error with a line
-        sys.stdin.reconfigure(errors="surrogateescape")
-    lines = [
-        (number, line.rstrip("\r\n")) for number, line in enumerate(sys.stdin, 1) if line.strip()
-    ]
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+    texts = (without_mark(line).rstrip("\r\n") for line in sys.stdin)
+    lines = [(number, text) for number, text in enumerate(texts, 1) if text.strip()]
     if not lines:
         raise InvalidRequest("prompt", "-", "standard input holds no prompt")
     for number, line in lines:

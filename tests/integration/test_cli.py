@@ -188,6 +188,14 @@ def test_each_line_of_standard_input_becomes_one_job(run: Run) -> None:
     assert len(run("submit", "-", stdin="a\n\nb\nc\n").stdout.split()) == 3
 
 
+def test_a_byte_order_mark_is_not_part_of_a_prompt_of_standard_input(run: Run) -> None:
+    ids = run("submit", "-", stdin="\ufeffa red star\n\ufeffa blue star\n").stdout.split()
+    prompts = [
+        json.loads(run("status", each, "--json").stdout)["request"]["prompt"] for each in ids
+    ]
+    assert prompts == ["a red star", "a blue star"]
+
+
 def test_lines_of_standard_input_are_checked_with_the_files_of_all(
     run: Run, tmp_path: Path
 ) -> None:
