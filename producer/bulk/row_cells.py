@@ -1,11 +1,13 @@
 """Convert cells of tables to the types of parameters. Pure functions."""
 
 import math
+import re
 from contextlib import suppress
 from typing import Final
 
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, kind
 
+_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 _KINDS: Final = {name: kind(name) for name in PARAMETERS}
 
 
@@ -33,11 +35,14 @@ def converted(name: str, value: object) -> object:
 def _to_integer(value: object) -> object:
     """Convert a CSV cell, or a float from a column with missing values, to an integer if it is one.
 
-    Return other values unchanged.
+    Such a column is one of floats for pandas, which writes `7.0` into a CSV file. Return other
+    values unchanged.
     """
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and _NUMBER.fullmatch(text := value.strip()):
         with suppress(ValueError):  # Python reads at most 4,300 digits
-            return int(value)
+            return int(text)
+        number = float(text)
+        return int(number) if number.is_integer() else value
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas
 import pyarrow
 import pytest
 from PIL import Image
@@ -81,6 +82,30 @@ def _plan_or_find(
 
 def _rows(store: ObjectStore, made: Plan) -> list[list[ShardRow]]:
     return [list(made.read_rows(s, store.get(plan_key(s.name)))) for s in made.shards]
+
+
+def test_whole_numbers_of_a_column_with_gaps_are_taken_as_pandas_writes_them(
+    tmp_path: Path,
+) -> None:
+    seeds, images = [7, None, 2**32 - 1], [2, 1, None]
+    frame = pandas.DataFrame({"prompt": "a", "seed": seeds, "num_images_per_prompt": images})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    frame.to_parquet(tmp_path / "a.parquet")
+    assert "7.0" in (tmp_path / "a.csv").read_text()
+    for name in ("a.csv", "a.jsonl", "a.parquet"):
+        store = MemoryStore()
+        made = _plan(tmp_path / name, store, shard_size=9)
+        [rows] = _rows(store, made)
+        assert [rows[0].seed, rows[2].seed] == [7, 2**32 - 1]
+        assert [row.num_images_per_prompt for row in rows] == images
+
+
+@pytest.mark.parametrize("seed", ["1.5", "1e999", "1_0", "-1.0", "1e300", "0x1", "nan", "9" * 5000])
+def test_other_numbers_are_no_seeds(tmp_path: Path, seed: str) -> None:
+    (tmp_path / "a.csv").write_text(f"prompt,seed\na,1\nb,{seed}\n")
+    made = _plan(tmp_path / "a.csv", MemoryStore())
+    assert (made.rows, made.rejected) == (1, 1)
 
 
 def test_shards_hold_whole_rows_up_to_their_size() -> None:
