@@ -24,7 +24,7 @@ from imagefleet.producer.bulk.readers import (
     open_iterable,
     open_table,
 )
-from imagefleet.producer.bulk.stored_inputs import find_objects
+from imagefleet.producer.bulk.stored_inputs import find_objects, is_hidden
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_not_data_frame
 from imagefleet.shared.storage import ObjectStore, folder_of
@@ -145,12 +145,16 @@ def _opened(open_one: Callable[[], Table]) -> AbstractContextManager[Table]:
 
 
 def _files_in(folder: Path, input_format: str | None, output: Path | None) -> list[Path]:
-    """Return the files of a folder, without those in `output`, unless that is the folder itself or
-    lies around it."""
+    """Return the files of a folder without the hidden ones, and without those in `output`, unless
+    that is the folder itself or lies around it."""
     if _is_below(folder, output):
         output = None
     files = (
-        path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_below(path, output)
+        path
+        for path in sorted(folder.rglob("*"))
+        if not is_hidden(path.relative_to(folder).parts)
+        and path.is_file()
+        and not _is_below(path, output)
     )
     found = [path for path in files if input_format is not None or has_file_type(path.name)]
     if not found:

@@ -3,15 +3,17 @@
 Input: an address. Output: a store and the sorted keys of its tables.
 """
 
+import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Final
 
 from imagefleet.producer.bulk.readers import FILE_TYPES, has_file_type
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
-from imagefleet.shared.storage import ObjectStore, endpoint_of, open_store
+from imagefleet.shared.storage import ObjectStore, endpoint_of, open_bucket_of_others
 from imagefleet.shared.text.printable import mask_url
 
-_WILDCARDS: Final = "*["
+_WILDCARDS: Final = r"[*\[]"
 
 
 def find_objects(
@@ -20,7 +22,8 @@ def find_objects(
     """Return the store and the keys of the tables at `url`.
 
     `s3://bucket/rows.csv` is one object, `s3://bucket/rows/*.csv` those of a pattern, in which `*`
-    matches no `/`, and `s3://bucket/rows/` all below.
+    matches no `/`, and `s3://bucket/rows/` all below. Hidden objects are found only by a name or a
+    pattern that begins with a dot itself.
 
     Args:
         any_type: whether objects count whose names do not say that they are tables.
@@ -35,13 +38,14 @@ def find_objects(
     scheme, _, rest = url.partition("://")
     address, question, query = rest.partition("?")
     bucket, _, path = address.partition("/")
-    folder, pattern = _split(path)
     if not bucket:
         raise InvalidRequest("input", mask_url(url), f"must be {scheme}://bucket/prefix")
     try:
-        store = open_store(f"{scheme}://{bucket}/{folder}{question}{query}", "input")
+        # A bucket's name holds no colon, but credentials do, which the store refuses.
+        root = url if ":" in bucket else f"{scheme}://{bucket}/{question}{query}"
+        store = open_bucket_of_others(root, "input")
         output = _output_on_server_of(url, destination)
-        keys = _matching(store, pattern, output, any_type=any_type)
+        keys = _matching(store, path, output, any_type=any_type)
     except InvalidRequest as error:
         raise InvalidRequest("input", mask_url(url), error.limit) from None
     except ConfigurationError as error:
@@ -53,16 +57,6 @@ def find_objects(
     return store, keys
 
 
-def _split(path: str) -> tuple[str, str]:
-    """Return the longest folder of `path` without a wildcard, and the rest."""
-    parts = path.split("/")
-    plain = next(
-        (at for at, part in enumerate(parts[:-1]) if any(mark in part for mark in _WILDCARDS)),
-        len(parts) - 1,
-    )
-    return "/".join(parts[:plain]), "/".join(parts[plain:])
-
-
 def _output_on_server_of(url: str, destination: str) -> str | None:
     """Return the URL with which those of a dataset's objects begin. None: it is elsewhere."""
     server, other = ((endpoint_of(each) or "").rstrip("/") for each in (url, destination))
@@ -70,21 +64,39 @@ def _output_on_server_of(url: str, destination: str) -> str | None:
 
 
 def _matching(store: ObjectStore, pattern: str, output: str | None, *, any_type: bool) -> list[str]:
-    if pattern and not any(mark in pattern for mark in _WILDCARDS):
+    plain = re.split(_WILDCARDS, pattern, maxsplit=1)[0]
+    if pattern and not pattern.endswith("/"):
         if store.exists(pattern):
             return [pattern]
-        pattern += "/"  # a folder without the final slash
+        if plain == pattern:
+            pattern += "/"  # a folder without the final slash
     if not pattern or pattern.endswith("/"):
-        keys = store.list(pattern)
+        keys = (
+            key
+            for key in store.list(pattern)
+            if not is_hidden(key.removeprefix(pattern).split("/"))
+        )
         if output is not None and (store.url + pattern).startswith(output):
             output = None
     else:
-        keys = (key for key in store.list() if _fits(key, pattern))
+        keys = (key for key in store.list(plain) if _fits(key, pattern))
     if output is not None:
         keys = (key for key in keys if not (store.url + key).startswith(output))
+    keys = (key for key in keys if not key.endswith("/"))  # consoles make such for folders
     return sorted(key for key in keys if any_type or has_file_type(key))
 
 
 def _fits(key: str, pattern: str) -> bool:
     names, patterns = key.split("/"), pattern.split("/")
-    return len(names) == len(patterns) and all(map(fnmatchcase, names, patterns))
+    return len(names) == len(patterns) and all(map(_fits_name, names, patterns))
+
+
+def _fits_name(name: str, pattern: str) -> bool:
+    """Return whether a name fits, as a shell has it: a wildcard stands for no dot at the start."""
+    return fnmatchcase(name, pattern) and (pattern.startswith(".") or not name.startswith("."))
+
+
+def is_hidden(parts: Iterable[str]) -> bool:
+    """Return whether a part of a path below a folder is hidden: programs keep copies there, as
+    .ipynb_checkpoints/a.csv and ._a.csv, which repeat rows or hold none."""
+    return any(part.startswith(".") for part in parts)

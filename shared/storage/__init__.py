@@ -4,7 +4,13 @@ from urllib.parse import urlsplit
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.process.extras import how_to_install
-from imagefleet.shared.storage.base import ObjectStore, StoredObject
+from imagefleet.shared.storage.base import (
+    KeyCheck,
+    ObjectStore,
+    StoredObject,
+    check_any_key,
+    check_key,
+)
 from imagefleet.shared.storage.schemes import (
     Place,
     endpoint_of,
@@ -19,12 +25,20 @@ __all__ = [
     "announced_url",
     "endpoint_of",
     "folder_of",
+    "open_bucket_of_others",
     "open_store",
     "place_of",
 ]
 
 
-def open_store(url: str, setting: str = "IMAGEFLEET_STORAGE_URL") -> ObjectStore:
+def open_bucket_of_others(url: str, setting: str) -> ObjectStore:
+    """Return the store of a bucket that is only read. Its keys need not be such as we write."""
+    return open_store(url, setting, check_any_key)
+
+
+def open_store(
+    url: str, setting: str = "IMAGEFLEET_STORAGE_URL", key_check: KeyCheck = check_key
+) -> ObjectStore:
     """Return the store of `url`, which is the value of `setting`. `check` connects to it first.
 
     Raises:
@@ -34,7 +48,7 @@ def open_store(url: str, setting: str = "IMAGEFLEET_STORAGE_URL") -> ObjectStore
     if scheme is None:
         raise not_an_address(url, setting)
     try:
-        return scheme.open(url, setting)
+        return scheme.open(url, setting, key_check)
     except ImportError as error:
         advice = how_to_install(scheme.extra)
         raise ConfigurationError(f"{scheme.name}:// needs {scheme.client}; {advice}") from error

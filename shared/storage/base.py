@@ -23,6 +23,8 @@ from imagefleet.shared.errors import (
 _SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 _KEY: Final = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*")
 _MAX_KEY_CHARACTERS: Final = 1_024
+_MAX_KEY_BYTES: Final = 1_024
+"""S3 and Google have no longer keys."""
 _MAX_EXPIRES_S: Final = 604_800
 """S3 and Google refuse presigned addresses that are valid for over 7 days."""
 
@@ -119,6 +121,22 @@ def check_key(key: str) -> str:
         raise InvalidRequest(
             "key", key, "must be plain names joined by '/', at most 1024 characters"
         )
+    return key
+
+
+KeyCheck = Callable[[str], str]
+"""It returns a valid key, and raises InvalidRequest for another one."""
+
+
+def check_any_key(key: str) -> str:
+    """Return `key` if a bucket can hold such an object, which need not be one that we wrote: keys
+    of others hold blanks, `=`, or an empty name. Raises InvalidRequest."""
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= _MAX_KEY_BYTES:
+        raise InvalidRequest("key", key, f"must have 1 to {_MAX_KEY_BYTES:,} bytes of UTF-8")
     return key
 
 

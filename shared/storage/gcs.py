@@ -33,6 +33,7 @@ from imagefleet.shared.errors import (
     StorageUnavailable,
 )
 from imagefleet.shared.storage.base import (
+    KeyCheck,
     StoredObject,
     always,
     check_expires,
@@ -69,17 +70,25 @@ class GcsStore:
     """This store keeps its objects under `prefix` in `bucket`. Threads may share it."""
 
     def __init__(
-        self, bucket: str, prefix: str = "", *, timeout_s: float = 20.0, retry_s: float = 20.0
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        timeout_s: float = 20.0,
+        retry_s: float = 20.0,
+        key_check: KeyCheck = check_key,
     ) -> None:
         """Find the credentials.
 
         Args:
             timeout_s: how long the server may keep silent.
             retry_s: how long failures that may pass are retried; 0: not at all.
+            key_check: which keys it takes. Only a store that is not written to takes any.
 
         Raises:
             ConfigurationError: there are none, or the prefix is wrong.
         """
+        self._key_check = key_check
         self._prefix = f"{check_key(prefix.strip('/'))}/" if prefix.strip("/") else ""
         self.url = f"gs://{bucket}/{self._prefix}"
         with self._translate_errors("open", ""):
@@ -179,7 +188,7 @@ class GcsStore:
         check_round_trip(self)
 
     def _blob(self, key: str) -> Any:
-        return self._bucket.blob(self._prefix + check_key(key))
+        return self._bucket.blob(self._prefix + self._key_check(key))
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:
@@ -227,9 +236,7 @@ def _may_pass(error: GoogleAuthError) -> bool:
 def _error_from_response(error: GoogleAPICallError, where: str, rights: str) -> ImagefleetError:
     """Decide whether the same request, which needs `rights`, may succeed later."""
     if isinstance(error, NotFound):
-        return StorageDenied(
-            f"{where}: there is no such bucket; create it, or correct IMAGEFLEET_STORAGE_URL"
-        )
+        return StorageDenied(f"{where}: there is no such bucket; create it, or correct the address")
     if isinstance(error, Forbidden):
         return StorageDenied(f"{where}: these credentials lack the permission {rights}")
     return _error_of_status(error.code or 500, where)

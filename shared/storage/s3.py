@@ -31,6 +31,7 @@ from imagefleet.shared.errors import (
     StorageUnavailable,
 )
 from imagefleet.shared.storage.base import (
+    KeyCheck,
     StoredObject,
     always,
     check_expires,
@@ -64,7 +65,13 @@ class S3Store:
         region: str | None = None,
         timeout_s: float = 20.0,
         attempts: int = 3,
+        key_check: KeyCheck = check_key,
     ) -> None:
+        """
+        Args:
+            key_check: which keys it takes. Only a store that is not written to takes any.
+        """
+        self._key_check = key_check
         self._bucket = bucket
         self._prefix = f"{check_key(prefix.strip('/'))}/" if prefix.strip("/") else ""
         self.url = f"s3://{bucket}/{self._prefix}"
@@ -167,7 +174,7 @@ class S3Store:
         check_round_trip(self)
 
     def _location(self, key: str) -> dict[str, str]:
-        return {"Bucket": self._bucket, "Key": self._prefix + check_key(key)}
+        return {"Bucket": self._bucket, "Key": self._prefix + self._key_check(key)}
 
     @contextmanager
     def _translate_errors(self, action: str, key: str) -> Iterator[None]:
@@ -215,7 +222,7 @@ def _client(endpoint_url: str | None, region: str | None, timeout_s: float, atte
         client.meta.events.register("before-call.s3.HeadBucket", _follow_no_redirect)
         return client
     except (ValueError, ProfileNotFound, BotoCoreError) as error:
-        raise ConfigurationError(f"IMAGEFLEET_STORAGE_URL: {error}") from error
+        raise ConfigurationError(str(error)) from error
 
 
 def _follow_no_redirect(context: dict[str, Any], **_: object) -> None:

@@ -17,7 +17,7 @@ _TEMPORARY_CODES: Final = frozenset(
 )
 """The status of these answers is 4xx, yet the same put may succeed later."""
 _DENIED_REASONS: Final = {
-    "NoSuchBucket": "there is no such bucket; create it, or correct IMAGEFLEET_STORAGE_URL",
+    "NoSuchBucket": "there is no such bucket; create it, or correct the address",
     "InvalidAccessKeyId": "the server does not know the access key; check AWS_ACCESS_KEY_ID",
     "SignatureDoesNotMatch": "the secret key is wrong; check AWS_SECRET_ACCESS_KEY",
     "ExpiredToken": "the session token has expired; renew the credentials",

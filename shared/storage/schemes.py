@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.storage.base import ObjectStore
+from imagefleet.shared.storage.base import KeyCheck, ObjectStore
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.shared.text.printable import mask_url
@@ -51,8 +51,9 @@ class Scheme:
     """The package that talks to the server. '' means that none is needed."""
     extra: str = ""
     """The extra of imagefleet that installs `client`."""
-    open: Callable[[str, str], ObjectStore]
-    """It takes an address and the setting whose value that is, and returns the store.
+    open: Callable[[str, str, KeyCheck], ObjectStore]
+    """It takes an address, the setting whose value that is, and which keys a bucket takes, and
+    returns the store.
 
     It raises ConfigurationError if the address is wrong, and ImportError without `client`.
     """
@@ -105,11 +106,11 @@ def _folder(url: str, setting: str) -> Path:
     return Path(path)
 
 
-def _open_folder(url: str, setting: str) -> ObjectStore:
+def _open_folder(url: str, setting: str, _: KeyCheck) -> ObjectStore:
     return FolderStore(_folder(url, setting))
 
 
-def _open_s3(url: str, setting: str) -> ObjectStore:
+def _open_s3(url: str, setting: str, key_check: KeyCheck) -> ObjectStore:
     from imagefleet.shared.storage.s3 import S3Store
 
     parts = urlsplit(url)
@@ -124,15 +125,19 @@ def _open_s3(url: str, setting: str) -> ObjectStore:
         )
     if not parts.netloc:
         raise ConfigurationError(f"{setting}: must be s3://bucket/prefix")
-    return S3Store(
-        parts.netloc,
-        unquote(parts.path),
-        endpoint_url=options.get("endpoint_url"),
-        region=options.get("region"),
-    )
+    try:
+        return S3Store(
+            parts.netloc,
+            unquote(parts.path),
+            endpoint_url=options.get("endpoint_url"),
+            region=options.get("region"),
+            key_check=key_check,
+        )
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{setting}: {error}") from error
 
 
-def _open_gcs(url: str, setting: str) -> ObjectStore:
+def _open_gcs(url: str, setting: str, key_check: KeyCheck) -> ObjectStore:
     from imagefleet.shared.storage.gcs import GcsStore
 
     parts = urlsplit(url)
@@ -142,12 +147,12 @@ def _open_gcs(url: str, setting: str) -> ObjectStore:
             "GOOGLE_APPLICATION_CREDENTIALS names a key file"
         )
     try:
-        return GcsStore(parts.netloc, unquote(parts.path))
+        return GcsStore(parts.netloc, unquote(parts.path), key_check=key_check)
     except ConfigurationError as error:
         raise ConfigurationError(f"{setting}: {error}") from error
 
 
-def _open_memory(url: str, setting: str) -> ObjectStore:
+def _open_memory(url: str, setting: str, _: KeyCheck) -> ObjectStore:
     if url != MemoryStore.url:
         raise not_an_address(url, setting)
     return MemoryStore()

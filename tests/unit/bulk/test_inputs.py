@@ -120,6 +120,29 @@ def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path) -> None:
     assert _read(tmp_path / "a.txt") == ["a", "b"]
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_files_with_byte_order_marks_can_be_joined(tmp_path: Path, name: str) -> None:
+    line = json.dumps("a cat") if name == "a.jsonl" else "a cat"
+    (tmp_path / name).write_bytes(f"{line}\n".encode("utf-8-sig") * 2)
+    assert _read(tmp_path / name) == ["a cat", "a cat"]
+
+
+def _write_copies(folder: Path) -> None:
+    """Write a table, and hidden files beside it as Jupyter and macOS do."""
+    for name in (".ipynb_checkpoints/a-checkpoint.csv", "._a.csv", ".hidden.csv", "a.csv"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"prompt\n{name}\n")
+
+
+@pytest.mark.parametrize("pattern", ["", "*.csv", "**/*.csv", "*"])
+def test_hidden_files_are_read_only_by_their_names(tmp_path: Path, pattern: str) -> None:
+    folder = tmp_path / ".prompts"  # hidden itself, but named
+    _write_copies(folder)
+    assert _prompts(str(folder / pattern)) == ["a.csv"]
+    assert sorted(_prompts(str(folder / ".*.csv"))) == ["._a.csv", ".hidden.csv"]
+    assert _prompts(folder / "._a.csv") == ["._a.csv"]
+
+
 def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
