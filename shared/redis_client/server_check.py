@@ -43,6 +43,17 @@ def check_server(
         return warnings + _check_rights(client, url, namespace, runs_celery)
 
 
+def is_replica(client: "Redis") -> bool:
+    """Return whether Redis only copies another one, and takes no writes."""
+    import redis
+
+    try:
+        info: Mapping[str, Any] = client.info("replication")
+    except redis.ResponseError:
+        return False
+    return info.get("role") == "slave" and info.get("slave_read_only", 1) == 1
+
+
 def find_fault(info: Mapping[str, Any]) -> str | None:
     """Return what makes a Redis unusable for a fleet, from its INFO. None: nothing."""
     if info.get("redis_mode") == "cluster" or info.get("cluster_enabled") == 1:

@@ -20,7 +20,7 @@ from imagefleet.shared.redis_client.connection import (
     translate_errors,
 )
 from imagefleet.shared.redis_client.memory import read_memory
-from imagefleet.shared.redis_client.server_check import check_server
+from imagefleet.shared.redis_client.server_check import check_server, is_replica
 from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text.printable import mask_credentials, printable
@@ -88,6 +88,12 @@ def check_redis(settings: Settings, *, runs_celery: bool) -> Iterator[Finding]:
         warnings = check_server(client, url, settings.namespace, runs_celery=runs_celery)
         for warning in warnings:
             yield Finding(Verdict.WARNING, warning)
+        if is_replica(client):
+            text = (
+                f"Redis at {server_of(url)} is a read-only replica, which takes no jobs; use the "
+                "address of its master, or sentinel://"
+            )
+            yield Finding(Verdict.FAILURE, text)
         memory = read_memory(client)
         if memory is not None and memory.is_almost_full:
             text = f"{memory}; a full Redis accepts no jobs: docs/operations.md has what jobs need"

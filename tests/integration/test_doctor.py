@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -35,11 +35,11 @@ def environment(settings: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _doctor(environment: Mapping[str, str], *flags: str) -> Result:
-    """Run the command in its own process, because it may start JAX."""
+def _doctor(environment: Mapping[str, str], *flags: str, command: Sequence[str] = ()) -> Result:
+    """Run the doctor in its own process, because it may start JAX. `command` may run it."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEFLEET_")}
     return subprocess.run(
-        [sys.executable, "-m", "imagefleet.worker", "doctor", *flags],
+        [*command, sys.executable, "-m", "imagefleet.worker", "doctor", *flags],
         cwd=ROOT,
         env={**inherited, **environment},
         stdout=subprocess.PIPE,
@@ -62,6 +62,7 @@ def test_a_healthy_host_passes(environment: dict[str, str], tmp_path: Path) -> N
         "storage": "ok",
         "model": "warn",
         "fleet": "ok",
+        "host": "ok",
         "cache": "ok",
         "metrics": "ok",
         "notice": "ok",
@@ -107,6 +108,43 @@ def test_a_redis_that_is_almost_full_is_a_warning(
         result = _doctor({**environment, "IMAGEFLEET_REDIS_URL": url})
     assert result.returncode == 0, result.stdout
     assert re.search(r"^warn  redis .* MiB of maxmemory .* MiB used; a full", result.stdout, re.M)
+
+
+def test_limits_that_are_too_small_are_named(environment: dict[str, str], tmp_path: Path) -> None:
+    small = {
+        "IMAGEFLEET_MODEL": "fake:capacity=64",
+        "IMAGEFLEET_POST_THREADS": "4",
+        "IMAGEFLEET_CALLBACK_ALLOW": "0.0.0.0/0",
+        "IMAGEFLEET_DRAIN_S": "300",
+        "IMAGEFLEET_STOP_TIMEOUT_S": "45",
+    }
+    with TcpServer(tmp_path / "small", "--maxclients", "12", "--appendonly", "yes") as server:
+        url = f"redis://127.0.0.1:{server.port}/0"
+        result = _doctor(
+            {**environment, **small, "IMAGEFLEET_REDIS_URL": url},
+            command=("sh", "-c", 'ulimit -n 60; exec "$@"', "sh"),
+        )
+    assert result.returncode == ExitCode.CONFIG
+    for line in (
+        "FAIL  redis .* maxclients 12, and 1 worker ",
+        "FAIL  host .* 60 files may be open ",
+        "FAIL  host .*DRAIN_S=300, .*STOP_TIMEOUT_S=45.0: the platform kills the worker first",
+        "warn  devices .*POST_THREADS=4, and a full batch has 64 images",
+        "warn  callbacks .*CALLBACK_ALLOW holds 0.0.0.0/0",
+    ):
+        assert re.search(f"^{line}", result.stdout, re.M), result.stdout
+
+
+def test_a_replica_of_redis_is_a_failure(environment: dict[str, str], tmp_path: Path) -> None:
+    with (
+        TcpServer(tmp_path / "master") as master,
+        TcpServer(tmp_path / "replica", "--replicaof", f"127.0.0.1 {master.port}") as replica,
+    ):
+        until(lambda: replica.client().info("replication")["master_link_status"] == "up")
+        url = f"redis://127.0.0.1:{replica.port}/0"
+        result = _doctor({**environment, "IMAGEFLEET_REDIS_URL": url})
+    assert result.returncode == ExitCode.CONFIG
+    assert re.search("^FAIL  redis .* is a read-only replica, which", result.stdout, re.M)
 
 
 def test_a_misspelt_variable_is_a_warning(environment: dict[str, str]) -> None:

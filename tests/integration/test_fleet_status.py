@@ -376,6 +376,7 @@ def test_500_slow_clients_keep_no_probe_from_a_worker(start: StartWorker) -> Non
     worker = start(IMAGEFLEET_METRICS_PORT="0")
     worker.await_log("ready after")
     port = _port(worker)
+    until(lambda: http_get(port, "/readyz")[0] == 200)  # once it takes work
     with SlowClients(port, 500):
         for path, answer in (("/healthz", "ok\n"), ("/readyz", "ready\n")):
             assert [http_get(port, path) for _ in range(50)] == [(200, answer)] * 50

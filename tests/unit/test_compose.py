@@ -75,6 +75,7 @@ def test_redis_persists_every_acknowledged_write() -> None:
 def test_the_grace_period_is_longer_than_the_drain_time() -> None:
     grace_s = int(SERVICES["worker"]["stop_grace_period"].removesuffix("s"))
     assert grace_s > WorkerSettings.model_fields["drain_s"].default
+    assert SERVICES["worker"]["environment"]["IMAGEFLEET_STOP_TIMEOUT_S"] == str(grace_s)
 
 
 def test_every_path_that_the_image_copies_exists() -> None:

@@ -265,9 +265,13 @@ def test_every_grace_period_is_longer_than_a_drain() -> None:
     )
     pod = _named("Deployment", "worker")["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > int(drain_s) + DRAIN_GRACE_S
+    told = r"IMAGEFLEET_STOP_TIMEOUT_S=(\d+)$"
+    settings = (DEPLOY / "kubernetes/base/kustomization.yaml").read_text()
+    assert re.findall(told, settings, re.M) == [str(pod["terminationGracePeriodSeconds"])]
     [drain_s] = re.findall(setting, UNIT.read_text(), re.M)
     [stop_s] = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
     assert int(stop_s) > int(drain_s) + DRAIN_GRACE_S
+    assert re.findall(told, UNIT.read_text(), re.M) == [stop_s]
 
 
 def test_a_drain_on_a_spot_node_ends_before_the_node() -> None:

@@ -28,9 +28,18 @@ from imagefleet.worker.engine.fake.fake_engine import is_fake
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.preemption import is_preempted
 from imagefleet.worker.process.status_server import StatusServer
+from imagefleet.worker.process.systemd import read_unit_limits
 from imagefleet.worker.settings.unknown_variables import unknown_variable_warnings
 from imagefleet.worker.settings.worker_settings import WorkerSettings
-from imagefleet.worker.startup.load_model import model_options, read_model
+from imagefleet.worker.startup.host_limits import (
+    check_allowed_networks,
+    check_clients,
+    check_open_files,
+    check_post_threads,
+    check_stop,
+    check_watchdog,
+)
+from imagefleet.worker.startup.load_model import load_model, model_options, read_model
 from imagefleet.worker.startup.stores import open_shared_executables
 
 if TYPE_CHECKING:
@@ -78,7 +87,8 @@ def _check_variables(_: WorkerSettings) -> Iterator[Finding]:
 
 
 def _check_redis(settings: WorkerSettings) -> Iterator[Finding]:
-    return check_redis(settings, runs_celery=True)
+    yield from check_redis(settings, runs_celery=True)
+    yield from check_clients(settings)
 
 
 def _check_storage(settings: WorkerSettings) -> Iterator[Finding]:
@@ -114,7 +124,16 @@ def _check_cache(settings: WorkerSettings) -> Iterator[Finding]:
     yield Finding(Verdict.OK, f"compiled programs are kept in {settings.cache_dir}")
 
 
+def _check_host(settings: WorkerSettings) -> Iterator[Finding]:
+    unit = read_unit_limits()
+    yield from check_watchdog(settings, unit)
+    yield from check_stop(settings, unit)
+    yield from check_open_files(settings)
+
+
 def _check_devices(settings: WorkerSettings) -> Iterator[Finding]:
+    for fake in filter(lambda each: is_fake(each.model), _one_by_one(settings)):
+        yield from check_post_threads(settings, load_model(fake).capacity)
     real = [each for each in _one_by_one(settings) if not is_fake(each.model)]
     if not real:
         return
@@ -129,6 +148,7 @@ def _check_devices(settings: WorkerSettings) -> Iterator[Finding]:
     each_has = "" if memory is None else f", {memory / 2**30:.1f} GiB each"
     text = f"{placement.mesh.size} x {device.device_kind} ({device.platform}){each_has}"
     yield Finding(Verdict.OK, text)
+    yield from check_post_threads(settings, placement.data * settings.per_device_batch)
     if device.platform == "cpu":
         yield Finding(Verdict.WARNING, "no accelerator: images of real models take minutes")
     for each in real:
@@ -193,6 +213,7 @@ def _check_preemption(settings: WorkerSettings) -> Iterator[Finding]:
 
 
 def _check_callbacks(settings: WorkerSettings) -> Iterator[Finding]:
+    yield from check_allowed_networks(settings)
     if settings.webhook_secrets:
         yield Finding(Verdict.OK, f"signed with {counted(len(settings.webhook_secrets), 'secret')}")
     else:
@@ -206,6 +227,7 @@ _CHECKS: Final[dict[str, Check]] = {
     "storage": _check_storage,
     "model": _check_model,
     "fleet": check_fleet,
+    "host": _check_host,
     "cache": _check_cache,
     "devices": _check_devices,
     "metrics": _check_metrics_port,

@@ -247,6 +247,12 @@ class WorkerSettings(Settings):
     drain_s: float = Field(
         25.0, ge=0, le=3600, description="Seconds after SIGTERM for what is on the devices."
     )
+    stop_timeout_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Seconds after SIGTERM until the platform kills this worker. `doctor` compares "
+        "it with `drain_s`.",
+    )
     preempted_drain_s: float = Field(
         default=8.0,
         ge=0,
