@@ -251,13 +251,14 @@ class DeviceError(ImagefleetError):
     """The devices or their runtime failed.
 
     A job that ends with it is the probable cause: after it failed, the same devices generated a
-    known image without error. It was retried once, perhaps on another worker. A worker whose
-    devices fail on the known image, too, requeues its jobs and takes no others.
+    known image without error. It was retried twice, on other hosts if the fleet has any that can
+    make it. A worker whose devices fail on the known image, too, or fail jobs that succeed
+    elsewhere, requeues its jobs and takes no others.
     """
 
     code = "device_error"
     retryable = True
-    max_retries = 1
+    max_retries = 2
 
 
 class WorkerError(ImagefleetError):

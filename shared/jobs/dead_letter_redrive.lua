@@ -11,7 +11,7 @@ local state, message = redis.call('HGET', KEYS[3], 'state') or 'queued', ARGV[2]
 if state == 'failed' then
   state = 'queued'
   redis.call('HSET', KEYS[3], 'state', state, 'step', '0', 'deliveries', '0', 'retries', '0')
-  redis.call('HDEL', KEYS[3], 'error', 'started_at', 'finished_at', 'cancel_requested')
+  redis.call('HDEL', KEYS[3], 'error', 'started_at', 'finished_at', 'cancel_requested', 'failures')
   redis.call('PERSIST', KEYS[3])
 elseif redis.call('EXISTS', KEYS[3]) == 1 then
   return state

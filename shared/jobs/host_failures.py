@@ -1,6 +1,6 @@
 """Read how many attempts at jobs failed in the last hour, by host and error code.
 
-`host_failures.lua` counts them in the same step in which a retry or the end of a job is recorded.
+`failed_attempts.lua` counts them in the same step in which a retry or the end of a job is recorded.
 """
 
 from collections.abc import Iterable, Mapping

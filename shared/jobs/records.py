@@ -269,12 +269,15 @@ class JobRecords:
                 request_sha1=request_sha1,
             )
 
-    def requeue(self, *attempts: tuple[str, str]) -> list[TransitionResult]:
+    def requeue(
+        self, *attempts: tuple[str, str], failure: tuple[str, str] | None = None
+    ) -> list[TransitionResult]:
         """Move the running jobs of these (job, attempt) pairs back to `queued`. One round trip.
 
-        A job whose producer asked to cancel stays as it is (`cancel_requested`).
+        A job whose producer asked to cancel stays as it is (`cancel_requested`). The code and the
+        message of a `failure` are kept in the records.
         """
-        return self._transitions.requeue(attempts)
+        return self._transitions.requeue(attempts, failure)
 
     def request_cancel(self, job_id: str) -> State:
         """Ask the attempt at a running job to cancel between steps. Return the job's state.

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from imagefleet.shared.errors import InvalidRequest, UnknownJob, UnreadableRecord
+from imagefleet.shared.jobs.failed_attempts import FailedAttempt, parse_failures
 from imagefleet.shared.jobs.model import TERMINAL, Count, JobError, Model, State, Time
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import JobResult
@@ -58,6 +59,9 @@ class JobStatus(Model):
     """When the images of a job that succeeded are deleted; None: never."""
     images_deleted_at: Time | None = None
     """When they were."""
+    failures: tuple[FailedAttempt, ...] = ()
+    """These attempts failed and were followed by another: on which worker, and why. It keeps the
+    latest eight. The last failure of a job that failed is `error`, on `worker`."""
     result: JobResult | None = None
     error: JobError | None = None
     preview: str | None = None
@@ -113,6 +117,8 @@ def _parse_fields(job_id: str, fields: dict[str, str]) -> JobStatus:
     # Workers of 0.1.0 write no worker, and may have started a later attempt than the one that did.
     if worker := worker_of(fields.get("attempt", "")) or fields.get("worker"):
         parsed["worker"] = worker
+    if "failures" in fields:
+        parsed["failures"] = parse_failures(fields["failures"])
     if "error" in fields:
         parsed["error"] = JobError.model_validate_json(fields["error"], extra="ignore")
     return JobStatus(

@@ -15,22 +15,25 @@
 --      12 tag of the claim to acknowledge with the transition ('': none)
 --      13 result in Celery's form, which is stored and published, too ('': none)   14 seconds it is kept (0: for ever)
 --      15 SHA-1 of the request that the message was stored with ('': not known)
---      16.. field, value, field, value ...; an empty value deletes the field
+--      16 host ('': any): the job does not start if it failed on this host before, alone on devices that are healthy
+--      17.. field, value, field, value ...; an empty value deletes the field. The value of the field `failure`, a code
+--        and a message, is added to `failures`
 -- Returns {1 if it was applied else 0, state before ('' if there is no record), attempt before,
 -- 1 if it was refused because the producer asked to cancel else 0, submitted_at, retries,
 -- 1 if it was refused because the job did not start in time else 0,
 -- 1 if the result was stored and the claim acknowledged, as ARGV 12 asks, else 0,
 -- 1 if it was refused because the record is of another request: the job of the message was deleted, and its id given
--- to another job, else 0}.
+-- to another job, else 0, failures of the record before, 1 if it was refused for ARGV 16 else 0}.
 local TERMINAL = {succeeded = true, failed = true, cancelled = true}
 
 local record = redis.call(
-  'HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries', 'deliveries', 'ends')
+  'HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries', 'deliveries', 'ends',
+  'failures')
 local state, attempt = record[1] or '', record[2] or ''
-local function answer(happened, cancel_requested, expired, acknowledged, superseded)
+local function answer(happened, cancel_requested, expired, acknowledged, superseded, failed_here)
   return {
     happened, state, attempt, cancel_requested, record[4] or '0', record[5] or '0', expired,
-    acknowledged or 0, superseded or 0}
+    acknowledged or 0, superseded or 0, record[8] or '', failed_here or 0}
 end
 
 -- Store the result for Celery, then release the claim: both, or neither if a key holds something else. Whoever
@@ -63,20 +66,30 @@ if ARGV[9] ~= '' and submitted_at and not has_started
   and clock[1] + clock[2] / 1e6 > submitted_at + ARGV[9] then
   return answer(0, 0, 1)
 end
+if ARGV[16] ~= '' and failed_on_host(record[8], ARGV[16]) then return answer(0, 0, 0, 0, 0, 1) end
 local now = clock[1] .. '.' .. string.format('%06d', clock[2])
 local set, deleted = {'state', ARGV[3]}, {'preview', 'retry_at', 'images_kept_until', 'images_deleted_at'}
 local function set_field(name, value)
   set[#set + 1], set[#set + 2] = name, value
 end
+local function note_failure(code, message)
+  set_field('failures', with_failure(record[8], attempt, code, message, now))
+  count_failure(KEYS[5], attempt, code, clock[1])
+end
 if ARGV[4] ~= '' then set_field(ARGV[4], now) end
+if state == 'running' and ARGV[3] == 'running' and string.find(attempt, '/', 1, true) then
+  note_failure('worker_died', 'the worker died, or lost its lease')
+end
 local ended_as = ARGV[3]
-for i = 16, #ARGV, 2 do
+for i = 17, #ARGV, 2 do
   if ARGV[i] == 'error' then
     local code = string.match(ARGV[i + 1], '^{"code":"([%w_]+)"') or 'unknown'
     ended_as = ended_as .. ':' .. code
     if state == 'running' then count_failure(KEYS[5], attempt, code, clock[1]) end
   end
-  if ARGV[i + 1] == '' then
+  if ARGV[i] == 'failure' then
+    note_failure(string.match(ARGV[i + 1], '^(%S+) (.*)$'))
+  elseif ARGV[i + 1] == '' then
     deleted[#deleted + 1] = ARGV[i]
   else
     set_field(ARGV[i], ARGV[i + 1])

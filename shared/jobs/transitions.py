@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from imagefleet.shared.jobs.callback_events import Callback
+from imagefleet.shared.jobs.failed_attempts import FailedAttempt, failure_field, parse_failures
 from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.model import TERMINAL, TRANSITIONS, State
 from imagefleet.shared.jobs.redis_keys import (
@@ -49,6 +50,10 @@ class TransitionResult:
     """What `Acknowledgement` asks was done, too."""
     superseded: bool = False
     """The transition was refused because the record is that of a later job with the same id."""
+    failed_here: bool = False
+    """The job was not started because it failed on `StartRequest.host` before."""
+    failures: tuple[FailedAttempt, ...] = ()
+    """These attempts failed before, as the record says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +102,8 @@ class StartRequest:
     """Of the request as it was stored together with the message. Empty: not known."""
     keep: KeepTime | None = None
     """How long what the attempt stores is kept, from now. The job's success counts it anew."""
+    host: str = ""
+    """The job does not start if it failed alone on healthy devices of this host. Empty: it may."""
 
 
 class JobTransitions:
@@ -120,7 +127,7 @@ class JobTransitions:
         self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
         self._counts = [job_ends_key(namespace), host_failures_key(namespace)]
         self._transition = load_script(
-            client, __package__, "host_failures", "transition", outbox=True
+            client, __package__, "failed_attempts", "transition", outbox=True
         )
         self._ends_together = GroupedCalls(self._transition, client)
 
@@ -128,9 +135,17 @@ class JobTransitions:
         """Move jobs to `running` under new attempts. One round trip."""
         return self._apply_all(map(self._start_call, requests))
 
-    def requeue(self, attempts: Iterable[tuple[str, str]]) -> list[TransitionResult]:
-        """Move the running jobs of these (job, attempt) pairs to `queued`. One round trip."""
+    def requeue(
+        self, attempts: Iterable[tuple[str, str]], failure: tuple[str, str] | None = None
+    ) -> list[TransitionResult]:
+        """Move the running jobs of these (job, attempt) pairs to `queued`. One round trip.
+
+        Args:
+            failure: the code and the message of why the attempts failed, if they did.
+        """
         fields: dict[str, str | int] = {"attempt": "", "step": 0, "started_at": ""}
+        if failure is not None:
+            fields["failure"] = failure_field(*failure)
         return self._apply_all(
             self._call(State.QUEUED, job_id, attempt, fields, "") for job_id, attempt in attempts
         )
@@ -196,6 +211,7 @@ class JobTransitions:
             ttl_s=request.ttl_s,
             keep=request.keep,
             request_sha1=request.request_sha1,
+            host=request.host,
         )
 
     def _call(  # noqa: PLR0913 - every argument is one of transition.lua
@@ -211,6 +227,7 @@ class JobTransitions:
         ttl_s: float | None = None,
         keep: KeepTime | None = None,
         request_sha1: str = "",
+        host: str = "",
     ) -> tuple[list[str], list[str | int]]:
         """Return the keys and arguments of transition.lua."""
         allowed = from_states or [old for old, targets in TRANSITIONS.items() if state in targets]
@@ -232,6 +249,7 @@ class JobTransitions:
             job_id,
             *_NO_ACKNOWLEDGEMENT,
             request_sha1,
+            host,
             *(part for pair in fields.items() for part in pair),
         ]
 
@@ -242,7 +260,8 @@ def callback_args(callback: Callback | None) -> tuple[str, str]:
 
 
 def _parse_result(answer: Any) -> TransitionResult:
-    happened, state, attempt, cancel_requested, submitted_at, retries, expired, done, other = answer
+    happened, state, attempt, cancel_requested, submitted_at, retries, *more = answer
+    expired, done, other, failures, failed_here = more
     return TransitionResult(
         happened=bool(happened),
         state=State(state) if state else None,
@@ -253,4 +272,6 @@ def _parse_result(answer: Any) -> TransitionResult:
         retries=int(retries),
         acknowledged=bool(done),
         superseded=bool(other),
+        failed_here=bool(failed_here),
+        failures=parse_failures(failures),
     )

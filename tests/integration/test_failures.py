@@ -58,6 +58,9 @@ def test_a_prompt_that_hangs_every_device_is_given_up_and_fails_no_other_job(
     assert failed.value.failure_code == "too_many_deliveries"
     [letter] = producer.dead_letters.read()
     assert (letter.job_id, letter.code) == (hanging.id, "too_many_deliveries")
+    failures = hanging.status().failures
+    assert [each.code for each in failures] == ["worker_died"] * 3
+    assert all(each.worker in letter.reason for each in failures)
 
 
 def test_a_worker_with_failing_devices_takes_no_work_until_they_are_healthy(
@@ -91,7 +94,7 @@ def test_a_quarantined_worker_leaves_the_queue_to_healthy_workers(
     assert first.wait() == ExitCode.UNAVAILABLE
 
 
-def test_a_job_that_fails_healthy_devices_is_retried_once_and_then_a_dead_letter(
+def test_a_job_that_fails_healthy_devices_is_retried_twice_and_then_a_dead_letter(
     start: StartWorker, producer: Client
 ) -> None:
     start(IMAGEFLEET_LEASE_S="600")  # it looks for what is due every 150 s
@@ -102,9 +105,9 @@ def test_a_job_that_fails_healthy_devices_is_retried_once_and_then_a_dead_letter
         job.result(timeout=900)
     assert failed.value.failure_code == "device_error"
     status = job.status()
-    assert (status.retries, status.retry_at, status.deliveries) == (1, None, 1)
+    assert (status.retries, status.retry_at, status.deliveries) == (2, None, 1)
     [letter] = producer.dead_letters.read()
-    assert (letter.job_id, letter.code, letter.deliveries) == (job.id, "device_error", 2)
+    assert (letter.job_id, letter.code, letter.deliveries) == (job.id, "device_error", 3)
     assert job.id in letter.message
 
 
@@ -230,7 +233,8 @@ def test_a_dead_letter_can_be_redriven_and_succeeds(
     failing_flag.unlink()
     assert finish(producer, [failing]) == {State.FAILED}
     [letter] = letters.read()
-    assert letter.job_id == failing.id
+    assert (letter.job_id, letter.code) == (failing.id, "device_error")  # no worker died
+    assert "told to fail by the file" in letter.reason
     assert letters.redrive(letter) is State.QUEUED
     assert finish(producer, [failing]) == {State.SUCCEEDED}
     assert failing.status().error is None

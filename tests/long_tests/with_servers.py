@@ -374,7 +374,7 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
         Long(
             "test_a_worker_with_failing_devices_takes_no_work_until_they_are_healthy",
             [
-                "test_a_job_that_fails_healthy_devices_is_retried_once_and_then_a_dead_letter",
+                "test_a_job_that_fails_healthy_devices_is_retried_twice_and_then_a_dead_letter",
                 "test_a_quarantined_worker_leaves_the_queue_to_healthy_workers",
                 "test_a_store_that_denies_everything_quarantines_the_worker_and_fails_no_job",
                 "test_a_worker_that_starts_waits_for_a_store_that_is_unavailable",

@@ -59,7 +59,7 @@ class Fixture:
             self._note_failure,
         )
 
-    def _note_failure(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:
+    def _note_failure(self, batch: Sequence[Slot], waiting: Sequence[Slot], reason: str) -> None:
         self.failures.append((batch, waiting))
 
     def _next_slots(self, free_slots: int, prefer: Shape | None) -> list[Slot]:

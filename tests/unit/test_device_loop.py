@@ -1,7 +1,7 @@
 """The device loop delivers images, and one bad prompt fails no other job."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -26,7 +26,9 @@ class AlwaysHealthy(HealthCheck):
     def devices_ok(self) -> bool:
         return True
 
-    def recover(self, stopping: threading.Event) -> None:
+    def recover(
+        self, stopping: threading.Event, reason: str, check: Callable[[], bool] | None = None
+    ) -> None:
         return
 
 
@@ -38,7 +40,9 @@ class FailingUntilRecovered(HealthCheck):
     def devices_ok(self) -> bool:
         return self.recovered
 
-    def recover(self, stopping: threading.Event) -> None:
+    def recover(
+        self, stopping: threading.Event, reason: str, check: Callable[[], bool] | None = None
+    ) -> None:
         self.recovered = True
 
 
@@ -59,7 +63,7 @@ class FailureRecorder:
         self.batches: list[Sequence[Slot]] = []
         self.waiting: list[Sequence[Slot]] = []
 
-    def __call__(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:
+    def __call__(self, batch: Sequence[Slot], waiting: Sequence[Slot], reason: str) -> None:
         self.batches.append(batch)
         self.waiting.append(waiting)
 
@@ -68,7 +72,7 @@ def _run(
     engine: RecordingEngine,
     batches: list[list[Slot]],
     health: HealthCheck | None = None,
-    on_devices_failed: OnDevicesFailed = lambda batch, waiting: None,
+    on_devices_failed: OnDevicesFailed = lambda batch, waiting, reason: None,
 ) -> list[int]:
     """Run `batches` to their end. Return the steps that were reported."""
     reported: list[int] = []

@@ -12,16 +12,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from imagefleet.worker.devices.device_loop import (
-    MAX_CONSECUTIVE_FAILURES,
-    OnDevicesFailed,
-)
+from imagefleet.worker.devices.device_loop import OnDevicesFailed
 from imagefleet.worker.devices.failed_slots import (
+    STORE_FAILED,
     abandon_for_quarantine,
     fail_work,
     halves_of,
     is_job_error,
+    log_failure,
+    never_healthy,
 )
+from imagefleet.worker.devices.failure_streak import FailureStreak
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
 from imagefleet.worker.devices.shared_slots import SharedSlots
@@ -53,6 +54,7 @@ class ContinuousLoop:
         poll_s: float,
         health: HealthCheck,
         on_devices_failed: OnDevicesFailed,
+        streak: FailureStreak | None = None,
     ) -> None:
         """
         Args:
@@ -63,6 +65,7 @@ class ContinuousLoop:
             poll_s: Seconds between two claims while there is no work.
             health: Checks devices and store.
             on_devices_failed: See `OnDevicesFailed`.
+            streak: The failures in a row.
         """
         self._next_slots = next_slots
         self._poll_s = poll_s
@@ -70,6 +73,7 @@ class ContinuousLoop:
         self._on_devices_failed = on_devices_failed
         self._shared_slots = SharedSlots(len(streams), slots)
         self._metrics = StreamMetrics()
+        self._streak = streak or FailureStreak()
         self._runners = [
             StreamRunner(
                 index,
@@ -77,14 +81,13 @@ class ContinuousLoop:
                 self._shared_slots,
                 on_steps,
                 self._blame,
-                self._reset_failures,
+                self._streak.end,
                 self._metrics,
             )
             for index, stream in enumerate(streams)
         ]
         self._lead = PrefetchTimer()
         self._stopping = threading.Event()
-        self._consecutive_failures = 0
         self._threads = [critical_thread(self._claim_loop, "claims")]
         self._threads += [
             critical_thread(partial(self._stream_loop, index), f"stream-{index}")
@@ -111,11 +114,12 @@ class ContinuousLoop:
 
     def progress_counts(self) -> list[int | None]:
         """Return for each stream a number that grows while it makes progress; None if idle."""
-        checking = self._health.checking_devices
-        return [
+        checking, steps = self._health.checking_devices, self._health.steps
+        counts = [
             self._shared_slots.progress_count(index, checking=checking)
             for index in range(len(self._runners))
         ]
+        return [None if count is None else count + steps for count in counts]
 
     def on_devices(self, stream: int | None = None) -> list[Slot]:
         """Return the slots between the first step and the last pixel, of one or of all streams."""
@@ -128,7 +132,7 @@ class ContinuousLoop:
     def _claim_loop(self) -> None:
         while not self._stopping.is_set():
             if self._health.storage_failed:
-                self._quarantine(None, [])
+                self._quarantine(None, [], STORE_FAILED)
                 continue
             claimable = self._shared_slots.wait_for_free_slots(
                 self._lead_steps(), _FREE_SLOTS_TIMEOUT_S
@@ -163,11 +167,25 @@ class ContinuousLoop:
         runner = self._runners[index]
         runner.stream.reset()
         error = runner.error
-        too_many = self._consecutive_failures >= MAX_CONSECUTIVE_FAILURES
-        if is_job_error(error) or (not too_many and self._health.stream_ok(runner.stream)):
+        log_failure(slots, error, traceback=False)
+        if is_job_error(error):
             self._bisect(slots, error)
+        elif not self._health.stream_ok(runner.stream):
+            self._quarantine(index, slots, f"the devices failed: {error}")
+        elif proof := self._streak.proof():
+            self._quarantine(index, slots, f"{proof}: {error}", never_healthy)
+        elif self._streak.needs_whole_batch() and not self._whole_batch_ok(runner.stream, slots):
+            check = partial(self._health.whole_batch_ok, slots[0].work.shape)
+            reason = f"a whole batch of the known image fails: {error}"
+            self._quarantine(index, slots, reason, check)
         else:
-            self._quarantine(index, slots)
+            self._bisect(slots, error)
+
+    def _whole_batch_ok(self, stream: Stream, slots: Sequence[Slot]) -> bool:
+        succeeded = self._health.whole_batch_ok(slots[0].work.shape, stream)
+        if succeeded:
+            self._streak.whole_batch_passed()
+        return succeeded
 
     def _bisect(self, slots: Sequence[Slot], error: BaseException) -> None:
         """Run both halves of the failed slots again. Slots of one job fail that job."""
@@ -181,13 +199,16 @@ class ContinuousLoop:
     def _blame(self, slots: Sequence[Slot], error: BaseException) -> None:
         """Fail the job of `slots`."""
         if not is_job_error(error):
-            self._consecutive_failures += 1
+            self._streak.add(slots)
         fail_work(slots, error)
 
-    def _reset_failures(self) -> None:
-        self._consecutive_failures = 0
-
-    def _quarantine(self, index: int | None, slots: Sequence[Slot]) -> None:
+    def _quarantine(
+        self,
+        index: int | None,
+        slots: Sequence[Slot],
+        reason: str,
+        check: Callable[[], bool] | None = None,
+    ) -> None:
         waiting = self._shared_slots.begin_quarantine(index)
         if waiting is None:
             self._shared_slots.add_failed(index or 0, slots)
@@ -195,8 +216,8 @@ class ContinuousLoop:
             return
         try:
             self._metrics.set_busy(False)
-            self._on_devices_failed(slots, waiting)
+            self._on_devices_failed(slots, waiting, reason)
             abandon_for_quarantine([*slots, *waiting])
-            self._health.recover(self._stopping)
+            self._health.recover(self._stopping, reason, check)
         finally:
             self._shared_slots.end_quarantine()

@@ -15,14 +15,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from imagefleet.shared.text.printable import counted
 from imagefleet.worker.devices.batch_metrics import BatchMetrics
 from imagefleet.worker.devices.failed_slots import (
+    STORE_FAILED,
     abandon_for_quarantine,
     fail_work,
     halves_of,
     is_job_error,
+    log_failure,
+    never_healthy,
 )
+from imagefleet.worker.devices.failure_streak import FailureStreak
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.slots import Slot, work_in
 from imagefleet.worker.engine.contract.interface import (
@@ -38,16 +41,13 @@ log = logging.getLogger(__name__)
 
 _MAX_BATCHES_ON_DEVICES: Final = 2
 """Batches between the first step and the last pixel: one is denoised, one is decoded or copied."""
-MAX_CONSECUTIVE_FAILURES: Final = 16
-"""Jobs that may fail one after the other, with no image in between, while the health check of the
-devices succeeds. After that the devices count as failing."""
 _PREVIEW_INTERVAL_S: Final = 2.0
 
 OnStep = Callable[[Sequence[Slot], int], None]
 """Called at the start of a batch and after each step, with the number of steps it has done."""
-OnDevicesFailed = Callable[[Sequence[Slot], Sequence[Slot]], None]
-"""Called when the devices fail, with the batch that failed and the slots of other batches that
-waited to be retried. It takes over both, and everything else that waits for the devices."""
+OnDevicesFailed = Callable[[Sequence[Slot], Sequence[Slot], str], None]
+"""Called when the devices fail, with the batch that failed, the slots of other batches that waited
+to be retried, and the error. It takes over both, and everything else that waits for the devices."""
 
 
 class DeviceLoop:
@@ -61,6 +61,7 @@ class DeviceLoop:
         poll_s: float,
         health: HealthCheck,
         on_devices_failed: OnDevicesFailed,
+        streak: FailureStreak | None = None,
     ) -> None:
         self._engine = engine
         self._next_batch = next_batch
@@ -72,7 +73,7 @@ class DeviceLoop:
         self._halves: deque[Sequence[Slot]] = deque()
         self._failed: deque[tuple[Sequence[Slot], BaseException]] = deque()
         self._on_devices: list[Sequence[Slot]] = []
-        self._consecutive_failures = 0
+        self._streak = streak or FailureStreak()
         self._progress = 0
         self._previewed_at = -_PREVIEW_INTERVAL_S
         self._metrics = BatchMetrics(engine.capacity)
@@ -101,7 +102,9 @@ class DeviceLoop:
 
     def progress_counts(self) -> list[int | None]:
         """Return a number that grows while the devices make progress; None while they are idle."""
-        return [self._progress if self._on_devices or self._health.checking_devices else None]
+        if not (self._on_devices or self._health.checking_devices):
+            return [None]
+        return [self._progress + self._health.steps]
 
     def pop_waiting(self) -> list[Slot]:
         """Return no slots: whole batches go to the devices at once."""
@@ -122,7 +125,7 @@ class DeviceLoop:
                     self._changed.wait_for(lambda: self._failed or not self._on_devices)
                 continue
             if self._health.storage_failed and not self._stopping.is_set():
-                self._quarantine([])
+                self._quarantine([], STORE_FAILED)
                 continue
             batch = self._halves.popleft() if self._halves else self._next_batch()
             if batch:
@@ -175,7 +178,7 @@ class DeviceLoop:
 
     def _fetch(self, batch: Sequence[Slot], running: RunningBatch, started: float) -> None:
         images, flags = running.outputs(), running.flagged()
-        self._consecutive_failures = 0
+        self._streak.end()
         device_s = time.monotonic() - started
         metrics.IMAGES.inc(sum(not slot.work.ended for slot in batch))
         for work in work_in(batch):
@@ -193,8 +196,7 @@ class DeviceLoop:
 
     def _mark_done(self, batch: Sequence[Slot], error: BaseException | None) -> None:
         if error is not None:
-            size = counted(len(batch), "image")
-            log.error("a batch of %s failed: %s", size, error, exc_info=error)
+            log_failure(batch, error)
             metrics.BATCH_FAILURES.inc()
             self._failed.append((batch, error))
         with self._changed:
@@ -205,19 +207,44 @@ class DeviceLoop:
 
     def _handle_failure(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Bisect the batch if a job of it is to blame; quarantine the worker if the devices are."""
-        too_many = self._consecutive_failures >= MAX_CONSECUTIVE_FAILURES
-        if is_job_error(error) or (not too_many and self._health.devices_ok()):
+        if is_job_error(error):
             self._bisect(batch, error)
+        elif not self._health.devices_ok():
+            self._quarantine(batch, f"the devices failed: {error}")
+        elif proof := self._proof():
+            self._quarantine(batch, f"{proof}: {error}", never_healthy)
+        elif self._streak.needs_whole_batch() and not self._whole_batch_ok(batch):
+            check = partial(self._health.whole_batch_ok, batch[0].work.shape)
+            self._quarantine(batch, f"a whole batch of the known image fails: {error}", check)
         else:
-            self._quarantine(batch)
+            self._bisect(batch, error)
 
-    def _quarantine(self, batch: Sequence[Slot]) -> None:
-        with self._changed:  # a batch that fails meanwhile joins `_failed`, and so `waiting`
+    def _proof(self) -> str:
+        """Return what blames this host. An image that is still copied would end the streak."""
+        if not self._streak.is_long():
+            return ""
+        self._await_devices()
+        return self._streak.proof()
+
+    def _await_devices(self) -> None:
+        with self._changed:
             self._changed.wait_for(lambda: not self._on_devices)
+
+    def _whole_batch_ok(self, batch: Sequence[Slot]) -> bool:
+        self._await_devices()
+        succeeded = self._health.whole_batch_ok(batch[0].work.shape)
+        if succeeded:
+            self._streak.whole_batch_passed()
+        return succeeded
+
+    def _quarantine(
+        self, batch: Sequence[Slot], reason: str, check: Callable[[], bool] | None = None
+    ) -> None:
+        self._await_devices()  # a batch that fails meanwhile joins `_failed`, and so `waiting`
         waiting = self._pop_waiting()
-        self._on_devices_failed(batch, waiting)
+        self._on_devices_failed(batch, waiting, reason)
         abandon_for_quarantine([*batch, *waiting])
-        self._health.recover(self._stopping)
+        self._health.recover(self._stopping, reason, check)
 
     def _pop_waiting(self) -> list[Slot]:
         """Remove and return the slots of halves and failed batches: they must not wait here until
@@ -233,7 +260,7 @@ class DeviceLoop:
             self._halves.extend(halves)
             return
         if not is_job_error(error):
-            self._consecutive_failures += 1
+            self._streak.add(batch)
         fail_work(batch, error)
 
 

@@ -16,7 +16,13 @@ from typing import Final
 
 from imagefleet.shared.process.backoff import Jitter, backoff_s
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.worker.engine.contract.interface import Engine, ImageSpec, Shape, Stream
+from imagefleet.worker.engine.contract.interface import (
+    KNOWN_PROMPT,
+    Engine,
+    ImageSpec,
+    Shape,
+    Stream,
+)
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.exit_codes import ExitCode
 
@@ -24,7 +30,6 @@ log = logging.getLogger(__name__)
 
 _MIN_BACKOFF_S: Final = 1.0
 _MAX_BACKOFF_S: Final = 60.0
-_PROMPT: Final = "a known image"
 
 
 class HealthCheck:
@@ -54,6 +59,8 @@ class HealthCheck:
         be generated."""
         self.quarantined = False
         """Whether this worker takes no work because devices or store failed."""
+        self.steps = 0
+        """It counts the steps of whole batches, so that the watchdog sees the devices' progress."""
 
     def devices_ok(self) -> bool:
         """Return whether the devices generate an image of one step, with the programs that every
@@ -70,18 +77,38 @@ class HealthCheck:
 
     def stream_ok(self, stream: Stream) -> bool:
         """Return whether the devices of an empty stream generate an image of one step."""
-        return self._succeeds(partial(_generate, stream))
+        return self._succeeds(partial(self._generate, stream, 1))
 
-    def _succeeds(self, generate: Callable[[ImageSpec, Shape], object]) -> bool:
+    def whole_batch_ok(self, shape: Shape | None = None, stream: Stream | None = None) -> bool:
+        """Return whether the devices, or those of an empty stream, generate as many images of a
+        shape as they take, with the steps of a job that names none."""
+        self.checking_devices = True
+        steps = self._engine.info.default_num_inference_steps
+        try:
+            if self._streams:
+                slots = self._engine.capacity // len(self._streams)
+                streams = self._streams if stream is None else [stream]
+                checks = [partial(self._generate, each, slots) for each in streams]
+                return all(self._succeeds(check, steps, shape) for check in checks)
+            return self._succeeds(self._generate_batch, steps, shape)
+        finally:
+            self.checking_devices = False
+
+    def _succeeds(
+        self,
+        generate: Callable[[ImageSpec, Shape], object],
+        steps: int = 1,
+        shape: Shape | None = None,
+    ) -> bool:
         info = self._engine.info
         spec = ImageSpec(
-            prompt=_PROMPT,
-            num_inference_steps=1,
+            prompt=KNOWN_PROMPT,
+            num_inference_steps=steps,
             guidance_scale=info.default_guidance_scale,
             scheduler=info.default_scheduler,
         )
         try:
-            generate(spec, info.shapes[0])
+            generate(spec, shape or info.shapes[0])
         except Exception as error:  # a failing runtime may raise anything
             log.error("the devices fail the health check: %s", error)
             return False
@@ -98,12 +125,19 @@ class HealthCheck:
                     self.storage_failed = True
             return not self.storage_failed
 
-    def recover(self, stopping: threading.Event) -> None:
+    def recover(
+        self, stopping: threading.Event, reason: str, check: Callable[[], bool] | None = None
+    ) -> None:
         """Check again, with backoff, until devices and store are healthy or the worker stops.
 
         After `quarantine_s` the process ends: if it is started again, it may get other devices.
+
+        Args:
+            reason: says what failed.
+            check: returns whether the devices are healthy; by default `devices_ok`.
         """
-        log.critical("quarantined: this worker takes no work until devices and store are healthy")
+        devices_ok = check or self.devices_ok
+        log.critical("quarantined, so that it takes no work until it is healthy: %s", reason)
         metrics.QUARANTINES.inc()
         self.quarantined = True
         started, retries = time.monotonic(), 0
@@ -114,7 +148,7 @@ class HealthCheck:
             if stopping.wait(pause_s):
                 return
             self.storage_failed = False
-            if self.devices_ok() and self.storage_ok():
+            if devices_ok() and self.storage_ok():
                 quarantined_s = time.monotonic() - started
                 log.warning("healthy again after %.0f s: this worker takes work", quarantined_s)
                 self.quarantined = False
@@ -124,10 +158,17 @@ class HealthCheck:
         logging.shutdown()
         os._exit(ExitCode.UNAVAILABLE)
 
+    def _generate(self, stream: Stream, slots: int, spec: ImageSpec, shape: Shape) -> None:
+        stream.reset()
+        for slot in range(slots):
+            stream.start(slot, spec, shape)
+        while not (finished := stream.step()):
+            self.steps += 1
+        for slot in finished:
+            stream.finish(slot)()
 
-def _generate(stream: Stream, spec: ImageSpec, shape: Shape) -> None:
-    stream.reset()
-    stream.start(0, spec, shape)
-    while not stream.step():
-        pass
-    stream.finish(0)()
+    def _generate_batch(self, spec: ImageSpec, shape: Shape) -> None:
+        running = self._engine.start_batch([spec] * self._engine.capacity, shape)
+        for _ in running:
+            self.steps += 1
+        running.images()

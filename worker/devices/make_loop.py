@@ -8,6 +8,7 @@ from typing import Protocol
 
 from imagefleet.worker.devices.continuous_loop import ContinuousLoop
 from imagefleet.worker.devices.device_loop import DeviceLoop, OnDevicesFailed
+from imagefleet.worker.devices.failure_streak import CountSucceeded, FailureStreak, count_none
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.engine.contract.interface import Engine, Shape, Stream
@@ -35,6 +36,7 @@ def make_loop(
     poll_s: float,
     health: HealthCheck,
     on_devices_failed: OnDevicesFailed,
+    count_succeeded: CountSucceeded = count_none,
 ) -> Loop:
     """Return a loop of continuous batching if there are streams, else one of whole batches.
 
@@ -46,7 +48,9 @@ def make_loop(
         poll_s: Seconds between two claims while there is no work.
         health: Checks devices and store.
         on_devices_failed: See `OnDevicesFailed`.
+        count_succeeded: See `CountSucceeded`.
     """
+    streak = FailureStreak(count_succeeded)
     if streams:
         return ContinuousLoop(
             streams,
@@ -56,10 +60,11 @@ def make_loop(
             poll_s,
             health,
             on_devices_failed,
+            streak,
         )
 
     def on_step(batch: Sequence[Slot], step: int) -> None:
         report(dict.fromkeys(batch, step))
         source.prefetch_if_due(batch, step)
 
-    return DeviceLoop(engine, source.next_batch, on_step, poll_s, health, on_devices_failed)
+    return DeviceLoop(engine, source.next_batch, on_step, poll_s, health, on_devices_failed, streak)

@@ -40,6 +40,11 @@ class Work:
         self._done: Future[None] = Future()
         self._lock = threading.Lock()
 
+    @property
+    def name(self) -> str:
+        """The id of the job; empty if it is none."""
+        return ""
+
     def start_from(self, start: InitInput | None) -> bool:
         """Let all images start from an init image or latents. Return False if the work has ended:
         it takes none then."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from imagefleet.shared.jobs.failed_attempts import FailedAttempt
 from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
@@ -44,6 +45,8 @@ class Attempt(Work):
     """Unix seconds by the clock of the Redis server, as in the record."""
     retries: int = 0
     """Number of retries before this attempt, as in the record."""
+    failures: tuple[FailedAttempt, ...] = ()
+    """Attempts that failed before, as in the record."""
     keep: KeepTime | None = None
     """How long its images are kept. None: whoever calls does not know about expired images."""
     began_at: float = field(default_factory=time.time)
@@ -60,6 +63,11 @@ class Attempt(Work):
     current_at: float = -math.inf
     """When Redis was last asked and said that the job still runs under this attempt; see
     `CurrentAttemptCheck`."""
+
+    @property
+    def name(self) -> str:
+        """The id of the job."""
+        return self.job_id
 
     @property
     def worker(self) -> str:

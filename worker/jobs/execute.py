@@ -28,11 +28,12 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.result import JobResult
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.jobs.attempt import Attempt
+from imagefleet.worker.jobs.earlier_failures import with_earlier_failures
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.message_end import MessageEnd
+from imagefleet.worker.jobs.planned_start import ReceivedMessage
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
-from imagefleet.worker.jobs.start_attempt import ReceivedMessage
 from imagefleet.worker.process.log_format import log_fields
 from imagefleet.worker.process.tracing import job_span
 from imagefleet.worker.queues.claims import Claims
@@ -125,7 +126,13 @@ class JobExecutor:
         """Cancel a job of the namespace, wherever it waits or runs. Raises what `cancel` raises."""
         return cancel(self._records, job_id)
 
-    def requeue(self, attempts: Sequence[Attempt], *, counted: bool = False) -> list[Attempt]:
+    def requeue(
+        self,
+        attempts: Sequence[Attempt],
+        *,
+        counted: bool = False,
+        failure: tuple[str, str] | None = None,
+    ) -> list[Attempt]:
         """Requeue the record, then the message, then wake the waiting threads. Celery acknowledges
         on wake-up, so the claim must be released first.
 
@@ -134,13 +141,15 @@ class JobExecutor:
 
         Args:
             counted: whether the delivery counts against the messages.
+            failure: the code and the message of what is kept in the records, if the attempts
+                failed.
 
         Returns:
             Those whose messages were requeued, and whose jobs were not cancelled instead.
         """
         if not counted:
             self._claims.announce_requeue([attempt.tag for attempt in attempts])
-        wanted, cancel_requested = self._requeue_records(attempts[::-1])
+        wanted, cancel_requested = self._requeue_records(attempts[::-1], failure)
         self._claims.requeue(*(attempt.tag for attempt in wanted), counted=counted)
         for attempt in wanted:
             attempt.abandon(LeaseLost(f"job {attempt.job_id} was requeued"))
@@ -150,11 +159,14 @@ class JobExecutor:
             attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
         return wanted
 
-    def _requeue_records(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+    def _requeue_records(
+        self, attempts: Sequence[Attempt], failure: tuple[str, str] | None
+    ) -> tuple[list[Attempt], list[Attempt]]:
         """Return the attempts whose messages should be requeued, and those whose jobs should be
         cancelled instead."""
         try:
-            transitions = self._records.requeue(*((each.job_id, each.token) for each in attempts))
+            pairs = [(each.job_id, each.token) for each in attempts]
+            transitions = self._records.requeue(*pairs, failure=failure)
         except (redis.ResponseError, ValueError):
             # One damaged record must not keep the messages here. The next worker reads the records
             # again when it starts the jobs.
@@ -216,6 +228,7 @@ class JobExecutor:
             raise
         if retried:
             raise LeaseLost(f"job {attempt.job_id} is retried later") from error
+        error = with_earlier_failures(error, attempt.failures, attempt.worker)
         self._finisher.fail(attempt, error)
 
     def _recorded_result(self, job_id: str) -> JobResult:

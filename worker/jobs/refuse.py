@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from imagefleet.shared.errors import (
+    DeviceError,
     ImagefleetError,
     MessageRejected,
     TooManyDeliveries,
@@ -103,7 +104,7 @@ class Refuser:
     def fail_started(self, job_id: str, claimed: Claimed, error: ImagefleetError) -> None:
         """Fail a job whose record is running by the attempt of this claim."""
         log.warning("job %s is refused: %s", job_id, error.code)
-        if isinstance(error, TooManyDeliveries):
+        if isinstance(error, TooManyDeliveries | DeviceError):
             self.add_dead_letter(claimed, error)
         reason = JobError(code=error.code, message=printable(str(error)))
         self._records.fail(job_id, claimed.attempt, reason, self._callback(job_id, reason))

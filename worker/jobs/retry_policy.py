@@ -8,11 +8,13 @@ survives this worker.
 import logging
 from typing import Final
 
-from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.errors import DeviceError, ImagefleetError
 from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.failed_attempts import failed_alone
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.process.backoff import backoff_s
 from imagefleet.worker.jobs.attempt import Attempt
+from imagefleet.worker.jobs.earlier_failures import with_earlier_failures
 from imagefleet.worker.process import metrics
 from imagefleet.worker.queues.claims import Claims
 
@@ -44,13 +46,15 @@ class RetryPolicy:
             JobCancelled: the producer asked to cancel the job.
         """
         retries = attempt.retries
-        if error.retryable and retries < _max_retries_after(error, self._max_retries):
+        if error.retryable and _retries_of(attempt, error) < self._max_retries_after(error):
             pause_s = backoff_s(retries, min_s=_MIN_BACKOFF_S, max_s=_MAX_BACKOFF_S)
             claim = (self._claims.key, attempt.tag)
-            if self._records.retry(attempt.job_id, attempt.token, claim, pause_s, error.code):
+            failed = (attempt.job_id, attempt.token, claim, pause_s, error.code, str(error))
+            if self._records.retry(*failed):
                 log.warning("job %s is retried in %.1f s: %s", attempt.job_id, pause_s, error)
                 metrics.RETRIES.inc()
             return True
+        error = with_earlier_failures(error, attempt.failures, self._claims.worker)
         claimed = self._claims.find(attempt.tag)
         if claimed is not None:
             self._dead_letters.add(
@@ -62,6 +66,14 @@ class RetryPolicy:
             )
         return False
 
+    def _max_retries_after(self, error: ImagefleetError) -> int:
+        own_limit = self._max_retries if error.max_retries is None else error.max_retries
+        return min(own_limit, self._max_retries)
 
-def _max_retries_after(error: ImagefleetError, max_retries: int) -> int:
-    return max_retries if error.max_retries is None else min(error.max_retries, max_retries)
+
+def _retries_of(attempt: Attempt, error: ImagefleetError) -> int:
+    """Return how many retries count against another one after `error`. Failures on devices count
+    for themselves: they tell a bad prompt from a bad host."""
+    if isinstance(error, DeviceError):
+        return len(failed_alone(attempt.failures))
+    return attempt.retries

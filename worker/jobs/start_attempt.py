@@ -8,9 +8,8 @@ and its pool.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import Final
 
 from imagefleet.shared.errors import (
     ImagefleetError,
@@ -22,16 +21,20 @@ from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.celery_message import trace_parent_of
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
-from imagefleet.shared.jobs.message_origin import MessageOrigin, sha1_of
+from imagefleet.shared.jobs.message_origin import sha1_of
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
+from imagefleet.shared.jobs.worker_names import host_of
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.shared.text.printable import counted
 from imagefleet.worker.engine.contract.interface import ModelInfo
 from imagefleet.worker.jobs.attempt import Attempt, offer_of, plan_attempt
+from imagefleet.worker.jobs.earlier_failures import gave_up_after
+from imagefleet.worker.jobs.other_workers import OtherWorkers
+from imagefleet.worker.jobs.planned_start import PlannedStart, ReceivedRequest
 from imagefleet.worker.jobs.refuse import Refuser
 from imagefleet.worker.process.log_format import log_fields
 from imagefleet.worker.queues.claim_types import Claimed
@@ -39,56 +42,8 @@ from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
 
-
-class ReceivedMessage(Protocol):
-    """The parts of a `ClaimedMessage` that the starter reads."""
-
-    @property
-    def claimed(self) -> Claimed: ...
-
-    @property
-    def origin(self) -> MessageOrigin: ...
-
-    @property
-    def job_request(self) -> JobRequest | ImagefleetError: ...
-
-
-class ReceivedRequest(Protocol):
-    """The parts of Celery's `Request` that the starter reads."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def message(self) -> ReceivedMessage: ...
-
-    def revoked(self) -> bool: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class _PlannedStart:
-    """The outcome of a message, if its attempt acquires the job record."""
-
-    claimed: Claimed
-    outcome: Attempt | ImagefleetError
-    origin: MessageOrigin
-    received: JobRequest | ImagefleetError
-    """The request of the message, or why it cannot be read."""
-
-    @cached_property
-    def request(self) -> JobRequest:
-        """The request of the message, without the fields that are wrong, if any are."""
-        return self.received if isinstance(self.received, JobRequest) else self.origin.request()
-
-    @property
-    def job_id(self) -> str:
-        return self.origin.job_id
-
-    @property
-    def recorded(self) -> bool:
-        """Whether the record was created together with the message. If such a record is missing, it
-        has expired."""
-        return self.origin.recorded
+_LEFT_PAUSE_S: Final = 1.0
+"""A worker claims nothing for so long if a claim brought only jobs that it leaves to others."""
 
 
 class JobStarter:
@@ -102,10 +57,12 @@ class JobStarter:
         info: ModelInfo,
         max_deliveries: int,
         expiry: ImageExpiry | None = None,
+        others: OtherWorkers | None = None,
     ) -> None:
         """
         Args:
             expiry: None if images are never deleted, as in a fake fleet.
+            others: the other workers. None: there are none.
         """
         self._claims = claims
         self._records = records
@@ -119,6 +76,9 @@ class JobStarter:
         """Whether jobs may have `prompt_weighting` in this worker."""
         self._max_deliveries = max_deliveries
         self._expiry = expiry
+        self._others = others
+        self._left = 0
+        """Jobs that the current claim brought, and that were left to other workers."""
 
     def start(self, requests: Sequence[ReceivedRequest]) -> list[Attempt | ImagefleetError | None]:
         """Start the job of each request. Return its attempt, the reason why it was refused, or None
@@ -128,12 +88,16 @@ class JobStarter:
         """
         plans = [self._plan_start(request) for request in requests]
         transitions = iter(self._start_records([plan for plan in plans if plan is not None]))
-        return [
+        self._left = 0
+        outcomes = [
             None if plan is None else self._apply_transition(plan, next(transitions))
             for plan in plans
         ]
+        if self._left and not any(isinstance(each, Attempt) for each in outcomes):
+            self._claims.pause(_LEFT_PAUSE_S)
+        return outcomes
 
-    def _start_records(self, plans: Sequence[_PlannedStart]) -> list[TransitionResult | Exception]:
+    def _start_records(self, plans: Sequence[PlannedStart]) -> list[TransitionResult | Exception]:
         """Start the records of all plans. Return an error for each record that cannot start."""
         try:
             return list(self._records.start(*map(self._start_request, plans)))
@@ -144,7 +108,7 @@ class JobStarter:
                 return [error]
         return [each for plan in plans for each in self._start_records([plan])]
 
-    def _plan_start(self, request: ReceivedRequest) -> _PlannedStart | None:
+    def _plan_start(self, request: ReceivedRequest) -> PlannedStart | None:
         """Return None if the request was revoked, or if its message breaks this worker."""
         claimed, origin = request.message.claimed, request.message.origin
         received = request.message.job_request
@@ -152,7 +116,7 @@ class JobStarter:
             if request.revoked():
                 return None
             outcome = self._plan_outcome(origin.job_id, received, claimed)
-            return _PlannedStart(claimed=claimed, origin=origin, received=received, outcome=outcome)
+            return PlannedStart(claimed=claimed, origin=origin, received=received, outcome=outcome)
         except Exception as error:  # any client can write anything to a queue
             if is_outage(error):
                 raise
@@ -193,8 +157,9 @@ class JobStarter:
             attempt.keep = self._expiry.keep_time(request)
         return attempt
 
-    def _start_request(self, plan: _PlannedStart) -> StartRequest:
+    def _start_request(self, plan: PlannedStart) -> StartRequest:
         started = ttl_s = keep = None
+        host = ""
         if isinstance(plan.outcome, Attempt):
             keep = plan.outcome.keep
             started = build_callback(
@@ -205,6 +170,7 @@ class JobStarter:
                 trace_parent=plan.outcome.trace_parent,
             )
             ttl_s = plan.outcome.request.ttl
+            host = "" if self._others is None else host_of(self._claims.worker)
         # A record that this worker created for the message has this request.
         request_sha1 = plan.origin.request_sha1 or (
             "" if plan.recorded else sha1_of(plan.request.model_dump_json())
@@ -218,10 +184,11 @@ class JobStarter:
             ttl_s=ttl_s,
             request_sha1=request_sha1,
             keep=keep,
+            host=host,
         )
 
     def _apply_transition(
-        self, plan: _PlannedStart, transition: TransitionResult | Exception
+        self, plan: PlannedStart, transition: TransitionResult | Exception
     ) -> Attempt | ImagefleetError | None:
         """Return the outcome of the message, given the answer of its job record."""
         with log_fields(job_id=plan.job_id, claim=plan.claimed.tag):
@@ -236,12 +203,14 @@ class JobStarter:
                 return None
 
     def _decide(
-        self, plan: _PlannedStart, transition: TransitionResult
+        self, plan: PlannedStart, transition: TransitionResult
     ) -> Attempt | ImagefleetError | None:
         if transition.state is None and not plan.recorded:
             transition = self._create_and_start(plan)
         if transition.superseded:
             return self._decide_superseded(plan)
+        if transition.failed_here and isinstance(plan.outcome, Attempt):
+            return self._leave_or_start(plan, plan.outcome, transition)
         if transition.expired and isinstance(plan.outcome, Attempt):
             return self._expire(plan, plan.outcome.request)
         if transition.cancel_requested:
@@ -254,14 +223,36 @@ class JobStarter:
         if not transition.happened:
             self._claims.requeue(plan.claimed.tag)  # by now another worker holds the message
             return None
-        if isinstance(plan.outcome, ImagefleetError):
-            self.refuser.fail_started(plan.job_id, plan.claimed, plan.outcome)
-        else:
-            plan.outcome.submitted_at = transition.submitted_at
-            plan.outcome.retries = transition.retries
-        return plan.outcome
+        return self._note_started(plan, transition)
 
-    def _decide_superseded(self, plan: _PlannedStart) -> Attempt | ImagefleetError | None:
+    def _note_started(
+        self, plan: PlannedStart, transition: TransitionResult
+    ) -> Attempt | ImagefleetError:
+        """Return the outcome of a message whose job has started. Fail it if it is refused."""
+        outcome = plan.outcome
+        if isinstance(outcome, TooManyDeliveries):
+            [status] = self._records.read([plan.job_id])
+            outcome = gave_up_after(outcome, () if status is None else status.failures)
+        if isinstance(outcome, ImagefleetError):
+            self.refuser.fail_started(plan.job_id, plan.claimed, outcome)
+        else:
+            outcome.submitted_at = transition.submitted_at
+            outcome.retries, outcome.failures = transition.retries, transition.failures
+        return outcome
+
+    def _leave_or_start(
+        self, plan: PlannedStart, attempt: Attempt, transition: TransitionResult
+    ) -> Attempt | ImagefleetError | None:
+        """Leave a job that failed on this host to another worker, or start it if there is none."""
+        others = self._others
+        if others and others.should_have(plan.job_id, transition.failures, attempt.shape):
+            self._claims.requeue(plan.claimed.tag)
+            self._left += 1
+            return None
+        [transition] = self._records.start(replace(self._start_request(plan), host=""))
+        return self._decide(plan, transition)
+
+    def _decide_superseded(self, plan: PlannedStart) -> Attempt | ImagefleetError | None:
         """Return the outcome of a message whose record has another request.
 
         A message of plain Celery may have a record that another release has spelled otherwise.
@@ -281,13 +272,13 @@ class JobStarter:
         self.refuser.reject_foreign(plan.claimed, plan.job_id)
         return None
 
-    def _expire(self, plan: _PlannedStart, request: JobRequest) -> Attempt | ImagefleetError | None:
+    def _expire(self, plan: PlannedStart, request: JobRequest) -> Attempt | ImagefleetError | None:
         """Fail a job that was not started in time. Return the outcome of its message."""
         error = JobExpired(f"no worker started the job within ttl={request.ttl:g} s")
         transition = self.refuser.fail_queued(plan.job_id, request, error)
         return error if transition.happened else self._decide(plan, transition)
 
-    def _create_and_start(self, plan: _PlannedStart) -> TransitionResult:
+    def _create_and_start(self, plan: PlannedStart) -> TransitionResult:
         """Create the record of a message of plain Celery, and start it."""
         self._records.create_if_missing(plan.job_id, plan.request)
         [transition] = self._records.start(self._start_request(plan))

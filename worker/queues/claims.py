@@ -12,6 +12,7 @@ run for any time.
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Collection, Sequence
 from typing import Final, cast
 
@@ -73,6 +74,7 @@ class Claims:
         self._lost_answers: set[int] = set()
         """Numbers of later claims that happened all the same, as their orphans show."""
         self._claim_lock = threading.Lock()
+        self._paused_until = float("-inf")
         self._max_message_bytes = max_message_bytes
         self._newer_message_s = newer_message_s
         self._postponed_prefix = postponed_key(namespace, "")
@@ -87,6 +89,10 @@ class Claims:
     def key(self) -> str:
         """The hash that holds this worker's claims: tag to message."""
         return self._prefix + self.worker
+
+    def pause(self, seconds: float) -> None:
+        """Claim nothing for so many seconds, so that others can."""
+        self._paused_until = time.monotonic() + seconds
 
     def claim(
         self,
@@ -120,6 +126,8 @@ class Claims:
             LeaseLost: the lease expired; call `lease.acquire` first.
             redis.RedisError: messages may be claimed nevertheless; `requeue_orphans` requeues them.
         """
+        if time.monotonic() < self._paused_until:
+            return []
         request = {
             "groups": {queue: group.name for group in groups for queue in group.queues},
             "loras": sorted({name for group in groups for name in group.loras}),

@@ -294,7 +294,7 @@ class WorkerSettings(Settings):
         default=3,
         ge=0,
         description="Number of times that a job is retried after a temporary failure; after a "
-        "`device_error` once at most.",
+        "`device_error` twice at most.",
     )
     bulk_checkpoint_s: float = Field(
         default=30.0,

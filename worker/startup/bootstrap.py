@@ -17,6 +17,7 @@ from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.offers import OfferRegistry, OfferRenewal
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.worker_status import WorkerRegistry
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.worker.bulk.recover_runs import RunRecovery
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -31,6 +32,7 @@ from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.other_workers import OtherWorkers, count_succeeded
 from imagefleet.worker.jobs.progress import ProgressReporter
 from imagefleet.worker.jobs.refuse import Refuser
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
@@ -193,6 +195,7 @@ class _Builder:
 
     def _build_dispatcher(self) -> Dispatcher:
         settings, info = self._settings, self._engine.info
+        registry = WorkerRegistry(self._retrying_client, settings.namespace)
         refuser = Refuser(self._claims, self._records, self._dead_letters)
         return Dispatcher(
             self._claims,
@@ -203,6 +206,7 @@ class _Builder:
                 info,
                 settings.max_deliveries,
                 self._expiry,
+                OtherWorkers(registry, self._name, info.name),
             ),
             self._engine.capacity,
             self._in_flight,
@@ -238,6 +242,7 @@ class _Builder:
             self._settings.poll_s,
             self._health,
             self._hooks.on_devices_failed,
+            count_succeeded(self._job_records(self._no_retry_client)),
         )
 
     def _build_status_reporter(self) -> StatusReporter:

@@ -16,6 +16,7 @@ import redis
 
 from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.jobs.failed_attempts import DEVICES_FAILED, WORKER_DIED
 from imagefleet.shared.storage import place_of
 from imagefleet.shared.text.printable import counted, mask_url
 from imagefleet.worker.bulk.make_shard import make_shard
@@ -233,18 +234,20 @@ class Lifecycle:
         if not self._stop_requested:
             os.kill(os.getpid(), signal.SIGTERM)  # Celery then stops as for any SIGTERM
 
-    def _on_devices_failed(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:
+    def _on_devices_failed(
+        self, batch: Sequence[Slot], waiting: Sequence[Slot], reason: str
+    ) -> None:
         """Requeue the jobs of `batch`, on which the devices failed, and the waiting ones.
 
-        Those of `batch` count a delivery, as if the worker had died: so a prompt that makes devices
-        fail is given up after `max_deliveries`. Those that only waited count none.
+        Those of `batch` count a delivery, as if the worker had died, and keep the `reason`: so a
+        prompt that breaks devices is given up after `max_deliveries`. The others count none.
         """
         executor = self.parts.executor
         failed = attempts_in(batch)
         self._release_shards(batch)
         others = dict.fromkeys([*attempts_in(waiting), *self.parts.dispatcher.release_waiting()])
         executor.requeue([each for each in others if each not in failed])
-        executor.requeue(failed, counted=True)
+        executor.requeue(failed, counted=True, failure=(DEVICES_FAILED, reason))
 
     def _on_devices_hung(self, stream: int) -> None:
         """Requeue everything and end the process: nothing else frees a hung device.
@@ -260,7 +263,7 @@ class Lifecycle:
         hung = attempts_in(hung_slots)
         self._release_shards(hung_slots)
         parts.executor.requeue([each for each in parts.in_flight.attempts() if each not in hung])
-        parts.executor.requeue(hung, counted=True)
+        parts.executor.requeue(hung, counted=True, failure=(WORKER_DIED, "its devices hung"))
         parts.claims.lease.release_all()
         logging.shutdown()
         os._exit(ExitCode.IOERR)

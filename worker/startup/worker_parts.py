@@ -35,8 +35,9 @@ class ProcessHooks:
     """Called when the lease expired: other workers have the jobs now."""
     on_hang: Callable[[int], None]
     """It is called with the number of a stream whose devices made no step for `watchdog_s`."""
-    on_devices_failed: Callable[[Sequence[Slot], Sequence[Slot]], None]
-    """It is called with the slots on which the devices failed, and the slots that only waited."""
+    on_devices_failed: Callable[[Sequence[Slot], Sequence[Slot], str], None]
+    """It is called with the slots on which the devices failed, the slots that only waited, and why
+    the devices count as failing."""
     on_drain_requested: Callable[[], None]
     """Called when an operator asks this worker to drain."""
 

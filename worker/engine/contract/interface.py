@@ -19,6 +19,8 @@ from imagefleet.worker.engine.contract.unfinished_latents import InputLatents, L
 from imagefleet.worker.engine.options.lora_options import AppliedLora, JobLora
 from imagefleet.worker.engine.options.textual_inversion_options import LoadedInversion
 
+KNOWN_PROMPT = "a known image"
+"""The health check of a worker generates images of this prompt."""
 ImageArray = NDArray[np.uint8]
 """It is one RGB image, uint8 `[height, width, 3]`."""
 ImageArrays = NDArray[np.uint8]

@@ -15,7 +15,13 @@ from typing import Final
 
 from imagefleet.shared.errors import ConfigurationError, DeviceError
 from imagefleet.worker.engine.contract.device_memory import DeviceMemory
-from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, RunningBatch, Shape
+from imagefleet.worker.engine.contract.interface import (
+    KNOWN_PROMPT,
+    ImageSpec,
+    ModelInfo,
+    RunningBatch,
+    Shape,
+)
 from imagefleet.worker.engine.fake.fake_batch import LATENTS, FakeBatch, fake_image, fake_output
 from imagefleet.worker.engine.fake.fake_stream import DeviceClock, FakeStream
 from imagefleet.worker.engine.options.lora_options import JobLora, LoraOption
@@ -98,6 +104,7 @@ class FakeEngine:
         self._devices = DeviceClock()
         self._released = threading.Event()
         self._failure_file = failure_file
+        self._job_failure_file: Path | None = None
 
     @classmethod
     def parse(
@@ -112,6 +119,8 @@ class FakeEngine:
         """Make an engine from `fake` or `fake:seconds=0.05,capacity=8`.
 
         The option `failing` is the path of the failure file, `name` the model's announced name.
+        While the file `failing_jobs` exists, every batch fails but the known image of the health
+        check.
 
         Raises:
             ConfigurationError: an option is unknown or not a number.
@@ -124,10 +133,11 @@ class FakeEngine:
         except ValueError:
             raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}") from None
         failure_file, name = options.pop("failing", None), options.pop("name", "fake")
+        job_failure_file = options.pop("failing_jobs", None)
         too_small = min(seconds, decode_s) < 0 or min(capacity, streams) < 1
         if options or too_small or capacity % streams:
             raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}")
-        return cls(
+        engine = cls(
             seconds=seconds,
             decode_s=decode_s,
             capacity=capacity,
@@ -139,6 +149,8 @@ class FakeEngine:
             job_loras=job_loras,
             prompt_chunks=prompt_chunks,
         )
+        engine._job_failure_file = None if job_failure_file is None else Path(job_failure_file)
+        return engine
 
     def warm(self) -> None:
         """Do nothing: there is nothing to compile."""
@@ -179,6 +191,9 @@ class FakeEngine:
 
     def _before_steps(self, specs: Sequence[ImageSpec]) -> None:
         """Do what the prompts demand."""
+        known = all(spec.prompt == KNOWN_PROMPT for spec in specs)
+        if not known and self._job_failure_file is not None and self._job_failure_file.exists():
+            raise DeviceError(f"told to fail all but the known image by {self._job_failure_file}")
         for spec in specs:
             if FAIL in spec.prompt:
                 raise DeviceError(f"the fake engine was told to fail by {spec.prompt[:60]!r}")

@@ -1,0 +1,82 @@
+"""Decide whether other workers should have a job that failed here, and see what became of it.
+
+Input: the failed attempts of a job. Output: whether another worker should have it. The module uses
+what workers report of themselves in Redis.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from imagefleet.shared.jobs.failed_attempts import FailedAttempt, failed_alone
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.worker_names import host_of
+from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
+from imagefleet.worker.devices.slots import Work
+from imagefleet.worker.engine.contract.interface import Shape
+
+log = logging.getLogger(__name__)
+
+_STATUS_AGE_S: Final = 2.0
+"""What the workers report is read again after so many seconds."""
+_MAX_WAIT_S: Final = 300.0
+"""For so long a worker leaves a job to others. They may look able and still not claim it."""
+_MAX_JOBS: Final = 10_000
+
+
+class OtherWorkers:
+    """The workers of the fleet, as one of them sees the others. One thread calls it."""
+
+    def __init__(self, registry: WorkerRegistry, worker: str, model: str) -> None:
+        self._registry = registry
+        self._worker = worker
+        self._model = model
+        self._statuses: list[WorkerStatus] = []
+        self._read_at = float("-inf")
+        self._left_since: dict[str, float] = {}
+        """It says since when each job has been left to others."""
+
+    def should_have(self, job_id: str, failures: Sequence[FailedAttempt], shape: Shape) -> bool:
+        """Return whether another worker should have a job that failed on this host: one on a host
+        on which it has not failed, or, if it failed on this very worker, any other one."""
+        names = {each.worker for each in failed_alone(failures)}
+        hosts = {host_of(name) for name in names}
+        able = [each.worker for each in self._ready() if str(shape) in each.shapes]
+        left = any(host_of(name) not in hosts for name in able)
+        left = left or (self._worker in names and any(name not in names for name in able))
+        return left and self._waits_still(job_id)
+
+    def _waits_still(self, job_id: str) -> bool:
+        now = time.monotonic()
+        if len(self._left_since) >= _MAX_JOBS:
+            self._left_since.clear()
+        return now - self._left_since.setdefault(job_id, now) < _MAX_WAIT_S
+
+    def _ready(self) -> list[WorkerStatus]:
+        now = time.monotonic()
+        if now - self._read_at >= _STATUS_AGE_S:
+            self._statuses, self._read_at = self._registry.statuses(), now
+        return [
+            each
+            for each in self._statuses
+            if each.state is WorkerState.READY
+            and each.model == self._model
+            and each.worker != self._worker
+        ]
+
+
+def count_succeeded(records: JobRecords) -> Callable[[Sequence[Work]], int]:
+    """Return a function that counts the jobs among works that have succeeded. If Redis does not
+    answer, none has."""
+
+    def count(works: Sequence[Work]) -> int:
+        try:
+            states = records.states([work.name for work in works if work.name])
+        except Exception as error:  # the devices must not wait for Redis
+            log.warning("what became of jobs that failed here is not known now: %s", error)
+            return 0
+        return states.count(State.SUCCEEDED)
+
+    return count
