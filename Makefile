@@ -22,7 +22,7 @@ RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --p
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help archive demo test check lint format types contracts unit servers long long-servers long-computing bench bulk-chaos chaos chaos-stock fuzz gpu parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
+.PHONY: help alerts archive demo test check lint format types contracts unit servers long long-servers long-computing bench bulk-chaos chaos chaos-stock fuzz gpu parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -91,6 +91,9 @@ bulk-chaos: $(VENV)/.dev ## 2,000 prompts become a dataset while workers, Redis 
 
 chaos: $(VENV)/.dev ## ten minutes of injected faults, then an audit; fails if a job is lost, duplicated or foreign
 	$(BIN)/python -m tests.chaos $(CHAOS)
+
+alerts: $(VENV)/.dev ## let each alert fire in a real Prometheus by a real cause, in 5 to 12 minutes; needs `prometheus`
+	$(BIN)/python -m tests.alerts $(ALERTS)
 
 partition: $(VENV)/.dev ## cut one of two hosts off the network, silently and with resets, then audit; needs root
 	$(BIN)/python -m tests.chaos.partition $(PARTITION)

@@ -12,7 +12,7 @@ from typing import Final
 
 from imagefleet.shared.jobs.status import JobStatus
 from tests.chaos.audit import AuditReport
-from tests.chaos.prometheus import Prometheus
+from tests.support.prometheus import PrometheusServer
 
 _SECTION: Final = "Prometheus"
 _RUN: Final = "[6h]"
@@ -64,7 +64,7 @@ class ScrapedFleet:
     """The alert rules that could not be evaluated."""
 
 
-def read_metrics(prometheus: Prometheus, alive: Collection[str]) -> ScrapedFleet:
+def read_metrics(prometheus: PrometheusServer, alive: Collection[str]) -> ScrapedFleet:
     """Ask Prometheus for everything that the audit compares.
 
     Args:
@@ -92,7 +92,7 @@ def read_metrics(prometheus: Prometheus, alive: Collection[str]) -> ScrapedFleet
     )
 
 
-def _read_workers(prometheus: Prometheus, alive: Collection[str]) -> list[ScrapedWorker]:
+def _read_workers(prometheus: PrometheusServer, alive: Collection[str]) -> list[ScrapedWorker]:
     def last(metric: str) -> dict[str, float]:
         series = prometheus.query(f"{metric}{_RUN}")
         return {each.labels["process"]: each.samples[-1][1] for each in series}

@@ -4,45 +4,31 @@ Each worker process is a target of its own, as a pod is in Kubernetes: its count
 it, and end with its last scrape. The rules are those of `deploy/prometheus`.
 """
 
-import json
 import os
 import subprocess
 import sys
 import threading
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, Self
 
 from imagefleet.shared.process.child_process import die_with_parent
 from tests.chaos.fleet import Fleet
 from tests.chaos.processes import ROOT
-from tests.support.ports import reserved_port
 from tests.support.processes import until
+from tests.support.prometheus import EXPORTER_JOB, WORKER_JOB, PrometheusServer, write_targets
 
 SCRAPE_INTERVAL_S: Final = 1.0
 _START_TIMEOUT_S: Final = 60.0
-_REQUEST_TIMEOUT_S: Final = 30.0
 _DISCOVER_EVERY_S: Final = 0.2
-_WORKERS: Final = "imagefleet-worker"
-"""The `job` label of the workers, as in `deploy/prometheus/prometheus.yml`."""
-_EXPORTER: Final = "imagefleet-exporter"
 METRICS_SETTINGS: Final = {"IMAGEFLEET_METRICS_PORT": "0", "IMAGEFLEET_METRICS_HOST": "127.0.0.1"}
 """Settings of a worker. It serves metrics on a free port, which it logs."""
 
 
-class Series(NamedTuple):
-    """One time series: its labels, and its samples as (Unix seconds, value)."""
-
-    labels: dict[str, str]
-    samples: list[tuple[float, float]]
-
-
 class Prometheus:
-    """`with Prometheus("prometheus", folder, environment, fleet) as server: … server.query(…)`
+    """`with Prometheus("prometheus", folder, environment, fleet) as found: … found.server.query(…)`
 
     It finds the workers of the fleet in their logs while it runs.
     """
@@ -63,10 +49,11 @@ class Prometheus:
 
     def __enter__(self) -> Self:
         try:
-            self._url = f"http://127.0.0.1:{self._stack.enter_context(reserved_port())}"
-            port = self._start_exporter()
+            config = _config(self._targets.file, self._start_exporter())
             self._stack.enter_context(self._targets)
-            self._start_server(port)
+            self.server = self._stack.enter_context(
+                PrometheusServer(self._binary, self._folder, config)
+            )
         except BaseException:
             self._stack.close()
             raise
@@ -74,28 +61,6 @@ class Prometheus:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    def query(self, expression: str) -> list[Series]:
-        """Return the result of an instant query now: one sample a series, or those of a range."""
-        found = self._get("/api/v1/query", query=expression)["result"]
-        pairs = [each["values"] if "values" in each else [each["value"]] for each in found]
-        return [
-            Series(each["metric"], [(at, float(value)) for at, value in samples])
-            for each, samples in zip(found, pairs, strict=True)
-        ]
-
-    def number(self, expression: str) -> float:
-        """Return the value of a query that has one, or 0 if it has none."""
-        found = self.query(expression)
-        assert len(found) <= 1, expression
-        return found[0].samples[0][1] if found else 0.0
-
-    def failed_rules(self) -> list[str]:
-        """Return the alert rules that could not be evaluated, with Prometheus' reason."""
-        groups = self._get("/api/v1/rules")["groups"]
-        rules = [rule for group in groups for rule in group["rules"]]
-        assert rules, "Prometheus has no rules"
-        return [f"{rule['name']}: {rule['lastError']}" for rule in rules if rule["health"] == "err"]
 
     def await_scrapes(self) -> None:
         """Wait until every living worker and the exporter were scraped after this call.
@@ -108,7 +73,7 @@ class Prometheus:
         while True:
             scraped = {
                 each.labels.get("process", "")
-                for each in self.query("timestamp(up == 1)")
+                for each in self.server.query("timestamp(up == 1)")
                 if each.samples[0][1] > called_at
             }
             if wanted <= scraped:
@@ -121,18 +86,6 @@ class Prometheus:
         arguments = ["exporter", "--host", "127.0.0.1", "--port", "0"]
         self._start([sys.executable, "-m", "imagefleet.producer", *arguments], log)
         return until(lambda: _port_in(log), _START_TIMEOUT_S)
-
-    def _start_server(self, exporter_port: int) -> None:
-        config = self._folder / "prometheus.yml"
-        config.write_text(_config(self._targets.file, exporter_port))
-        flags = {
-            "config.file": config,
-            "storage.tsdb.path": self._folder / "samples",
-            "web.listen-address": self._url.removeprefix("http://"),
-        }
-        log = self._folder / "prometheus.log"
-        self._start([self._binary, *(f"--{name}={value}" for name, value in flags.items())], log)
-        until(self._ready, _START_TIMEOUT_S)
 
     def _start(self, command: Sequence[str], log: Path) -> None:
         with log.open("wb") as output:
@@ -147,19 +100,6 @@ class Prometheus:
         self._stack.callback(process.wait)
         self._stack.callback(process.terminate)
 
-    def _ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=_REQUEST_TIMEOUT_S):
-                return True
-        except OSError:
-            return False
-
-    def _get(self, path: str, **parameters: str) -> dict[str, Any]:
-        url = f"{self._url}{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=_REQUEST_TIMEOUT_S) as answer:
-            data: dict[str, Any] = json.load(answer)["data"]
-            return data
-
 
 class WorkerTargets:
     """Keeps a file of the living workers for Prometheus' `file_sd_configs`, from a thread."""
@@ -169,7 +109,7 @@ class WorkerTargets:
         self._fleet = fleet
         self._ports: dict[str, int] = {}
         """The port of each worker by its name, that of its log."""
-        self._written: str | None = None
+        self._written: list[dict[str, object]] | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="targets", daemon=True)
 
@@ -194,38 +134,32 @@ class WorkerTargets:
             self._write()
 
     def _write(self) -> None:
-        targets = json.dumps(
-            [
-                {"targets": [f"127.0.0.1:{self._ports[name]}"], "labels": {"process": name}}
-                for name in self.names()
-            ]
-        )
+        targets: list[dict[str, object]] = [
+            {"targets": [f"127.0.0.1:{self._ports[name]}"], "labels": {"process": name}}
+            for name in self.names()
+        ]
         if targets != self._written:
-            new = self.file.with_suffix(".new")
-            new.write_text(targets)
-            new.rename(self.file)  # Prometheus never sees half a file
+            write_targets(self.file, targets)
             self._written = targets
 
 
-def _config(targets: Path, exporter_port: int) -> str:
-    """Return the configuration in JSON, which is YAML too."""
+def _config(targets: Path, exporter_port: int) -> dict[str, object]:
+    """Return the configuration."""
     interval = f"{SCRAPE_INTERVAL_S:.0f}s"
-    return json.dumps(
-        {
-            "global": {"scrape_interval": interval, "evaluation_interval": interval},
-            "rule_files": [str(ROOT / "deploy/prometheus/alerts.yml")],
-            "scrape_configs": [
-                {
-                    "job_name": _WORKERS,
-                    "file_sd_configs": [{"files": [str(targets)], "refresh_interval": interval}],
-                },
-                {
-                    "job_name": _EXPORTER,
-                    "static_configs": [{"targets": [f"127.0.0.1:{exporter_port}"]}],
-                },
-            ],
-        }
-    )
+    return {
+        "global": {"scrape_interval": interval, "evaluation_interval": interval},
+        "rule_files": [str(ROOT / "deploy/prometheus/alerts.yml")],
+        "scrape_configs": [
+            {
+                "job_name": WORKER_JOB,
+                "file_sd_configs": [{"files": [str(targets)], "refresh_interval": interval}],
+            },
+            {
+                "job_name": EXPORTER_JOB,
+                "static_configs": [{"targets": [f"127.0.0.1:{exporter_port}"]}],
+            },
+        ],
+    }
 
 
 def _port_in(log: Path) -> int | None:

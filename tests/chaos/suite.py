@@ -173,7 +173,7 @@ def audit_prometheus(
 ) -> None:
     """Compare the counters with the records once every living worker was scraped again."""
     prometheus.await_scrapes()
-    scraped = read_metrics(prometheus, {worker.log.stem for worker in fleet.workers})
+    scraped = read_metrics(prometheus.server, {worker.log.stem for worker in fleet.workers})
     audit_metrics(report, scraped, watcher.read_all(), injector.outages)
 
 

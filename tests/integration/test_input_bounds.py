@@ -13,10 +13,12 @@ from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
 from imagefleet.worker.images.file_structure import MAX_PARTS, MAX_SCANS
 from imagefleet.worker.jobs.input_images import MAX_DECODING, MAX_PIXELS, MAX_SIDE
 from imagefleet.worker.settings.worker_settings import WorkerSettings
+from tests.support.hanging import HangingServer
+from tests.support.http_client import http_get
 from tests.support.image_server import ImageServer
 from tests.support.jobs import finish
 from tests.support.latents import file_of_empty_tensors
-from tests.support.processes import StartWorker, Worker
+from tests.support.processes import StartWorker, Worker, until
 
 _TENSORS: Final = 290_000
 """The header of this file has 19 MB."""
@@ -54,6 +56,32 @@ def test_latents_with_very_many_tensors_cost_a_worker_no_memory(
     assert len(errors) == 2, errors
     assert all("must be at most 263,176 bytes" in each for each in errors), errors
     assert _peak_mb(worker) < used_mb + _MAX_GROWTH_MB
+
+
+def test_jobs_that_a_slow_server_keeps_out_of_a_worker_are_counted(
+    start: StartWorker, producer: Client
+) -> None:
+    worker = start(
+        IMAGEFLEET_CALLBACK_ALLOW="127.0.0.1",
+        IMAGEFLEET_INPUT_IMAGE_JOBS="2",
+        IMAGEFLEET_METRICS_HOST="127.0.0.1",
+        IMAGEFLEET_METRICS_PORT="0",
+    )
+    worker.await_log("ready after")
+    port = re.search(r"metrics and health on 127\.0\.0\.1 port (\d+)", worker.output())
+    assert port is not None
+
+    def delays() -> int:
+        page = http_get(int(port[1]), "/metrics")[1]
+        found = re.search(r"^imagefleet_input_image_delays_total\{.*\} (\d+)", page, re.MULTILINE)
+        assert found is not None
+        return int(found[1])
+
+    assert delays() == 0
+    with HangingServer("127.0.0.1") as server:
+        image = f"http://127.0.0.1:{server.port}/a.png"
+        producer.submit_many(["a", "b", "c"], image=image, strength=0.5)
+        until(lambda: delays() >= 2)
 
 
 def test_the_documented_bounds_are_those_of_the_code() -> None:

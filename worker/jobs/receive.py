@@ -23,6 +23,7 @@ from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.input_permits import ReturnSchedule, image_source
 from imagefleet.worker.jobs.start_attempt import JobStarter
+from imagefleet.worker.process import metrics
 from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claimed_message import ClaimedMessage, parse_envelope
 from imagefleet.worker.queues.claims import Claims
@@ -139,6 +140,7 @@ class MessageReceiver:
         tag = message.claimed.tag
         if source is None or self._input_images.reserve_permit(tag, source, self._claims.holds):
             return False
+        metrics.INPUT_IMAGE_DELAYS.inc()
         pause_s = self._returns.next_pause_s(source.tenant)
         record = self._refuser.record_key(message.headers["id"])
         self._claims.delay_queued(tag, pause_s, record, message.origin.request_sha1)

@@ -63,6 +63,10 @@ UPLOAD_FAILURES: Final = Counter(
     "imagefleet_upload_failures",
     "Failed tries to store an object of a job.",
 )
+INPUT_IMAGE_DELAYS: Final = Counter(
+    "imagefleet_input_image_delays",
+    "Returns of jobs to Redis because other jobs wait for their input images.",
+)
 LEASE_RENEWALS: Final = Counter("imagefleet_lease_renewals", "Heartbeats that renewed the lease.")
 LEASES_LOST: Final = Counter("imagefleet_leases_lost", "Leases that ended while the worker lived.")
 RECLAIMED: Final = Counter(
