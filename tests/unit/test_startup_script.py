@@ -63,7 +63,9 @@ class Host:
         wheel.touch()
         wheel_of_uv = self.folder / "uv-1.0-py3-none-manylinux2014_x86_64.whl"
         with zipfile.ZipFile(wheel_of_uv, "w") as file:
-            file.writestr("uv-1.0.data/scripts/uv", uv)
+            entry = zipfile.ZipInfo("uv-1.0.data/scripts/uv")  # without the time of now
+            entry.external_attr = 0o600 << 16
+            file.writestr(entry, uv)
         return make_archive(wheel, wheel_of_uv, self.folder / "dist")
 
     def replace_uv(self, program: str) -> None:
