@@ -1,5 +1,6 @@
 """A worker that cannot start says why in one sentence, ends with a code and claims no job."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -140,13 +141,15 @@ def test_settings_that_need_no_connection_are_refused_before_celery_starts(
     assert line.startswith("imagefleet-worker: IMAGEFLEET_")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP])
 def test_a_worker_that_is_stopped_while_it_starts_ends_at_once_with_success(
-    start: StartWorker,
+    start: StartWorker, number: signal.Signals
 ) -> None:
     with HangingServer("127.0.0.1") as server:
         worker = start(redis_url=f"redis://127.0.0.1:{server.port}/0")
         until(server.connections)
-        assert worker.terminate() == 0
+        worker.process.send_signal(number)
+        assert worker.wait() == 0
     assert "stopped before it was ready; nothing was claimed" in worker.output()
 
 

@@ -18,6 +18,7 @@ from imagefleet.shared.text.printable import mask_credentials, printable
 from imagefleet.worker.celery_app.masked_stats import mask_stats
 from imagefleet.worker.celery_app.remote_control import control_step
 from imagefleet.worker.celery_app.results import store_rejection
+from imagefleet.worker.celery_app.stop_signals import hangup_is_ignored, install_stop_signals
 from imagefleet.worker.process.exit_codes import exit_code_of
 from imagefleet.worker.startup.lifecycle import Lifecycle
 from imagefleet.worker.startup.served_queues import queue_groups
@@ -27,7 +28,7 @@ _MAX_LINE = 10_000
 
 def install_steps(app: Celery, lifecycle: Lifecycle) -> None:
     """Add the bootsteps to `app`, so that its workers own the devices and claim messages."""
-    app.steps["worker"].add(_devices_step(lifecycle))
+    app.steps["worker"].add(_devices_step(lifecycle, ignore_hangup=hangup_is_ignored()))
     app.steps["consumer"].add(_dispatcher_step(lifecycle))
     app.steps["consumer"].add(control_step(lifecycle))
 
@@ -39,7 +40,7 @@ def install_steps(app: Celery, lifecycle: Lifecycle) -> None:
             lifecycle.quit()
 
 
-def _devices_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
+def _devices_step(lifecycle: Lifecycle, *, ignore_hangup: bool) -> type[bootsteps.StartStopStep]:
     class DevicesStep(bootsteps.StartStopStep):
         """The step loads and compiles the model before Celery connects, and drains the worker
         before Celery's pool stops. So nothing is claimed before the worker is ready, and every way
@@ -53,6 +54,7 @@ def _devices_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
             mask_stats(worker)
 
         def start(self, worker: Any) -> None:
+            install_stop_signals(lifecycle, ignore_hangup=ignore_hangup)
             try:
                 if worker.pool_cls is not TaskPool:
                     raise ConfigurationError("the devices need one process: start with -P threads")

@@ -96,10 +96,10 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     of Celery's own worker command follow `--`: `imagefleet-worker --devices 4 -- -E` sends the
     events that Flower reads.
 
-    SIGTERM or Ctrl-C drains the worker: it claims no more jobs, requeues those that are not on the
-    devices, and finishes the others within the drain time. A job that is not finished by then is
-    requeued too. A second signal, or a preemption notice, requeues all jobs at once and ends the
-    worker.
+    SIGTERM, SIGHUP or Ctrl-C drains the worker: it claims no more jobs, requeues those that are not
+    on the devices, and finishes the others within the drain time. A job that is not finished by
+    then is requeued too. A second signal, SIGQUIT, or a preemption notice, requeues all jobs at
+    once and ends the worker.
 
     \b
     Exit codes:
@@ -139,7 +139,7 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-_END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
 def _end_before_ready(number: int, frame: FrameType | None) -> None:
@@ -156,7 +156,11 @@ def _check_model_settings(settings: WorkerSettings) -> None:
     """
     if settings.models:
         return
-    before = {each: signal.signal(each, _end_before_ready) for each in _END_SIGNALS}
+    before = {
+        each: signal.signal(each, _end_before_ready)
+        for each in _END_SIGNALS
+        if signal.getsignal(each) is not signal.SIG_IGN  # as `nohup` does with SIGHUP
+    }
     logging.disable(logging.WARNING)  # the start reads the same again, and logs it
     try:
         read_model(settings)

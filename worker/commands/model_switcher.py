@@ -87,8 +87,9 @@ class ModelSwitcher:
         Raises:
             ConfigurationError: two of the models have one name.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._pass_on)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` does with SIGHUP
+                signal.signal(number, self._pass_on)
         try:
             return self._run()
         finally:
@@ -153,10 +154,10 @@ class ModelSwitcher:
         return self._worker
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Let the worker drain, or if it was asked already, requeue everything."""
+        """Let the worker drain; if it was asked already, or by SIGQUIT, requeue everything."""
         again, self._stopping = self._stopping, True
         self._drain_time.begin_for_signal()
-        if self._worker is not None and (again or not self._switching):
+        if self._worker is not None and (again or number == signal.SIGQUIT or not self._switching):
             self._worker.send_signal(number)
 
     def _hurry_if_host_goes(self, worker: "subprocess.Popen[bytes]") -> None:

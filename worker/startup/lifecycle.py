@@ -142,13 +142,11 @@ class Lifecycle:
 
         A worker that is not built yet holds nothing, and ends at once: it may compile for minutes.
         """
-        if self._parts is None:
-            log.warning("stopped before it was ready; nothing was claimed")
-            os._exit(0)
+        self._end_unless_built()
         if self._stop_requested:
             self.quit()
         self._stop_requested = True
-        self._parts.status.drain()
+        self.parts.status.drain()
         if self._drain_requested:
             self._drain_time.begin()
         else:
@@ -201,6 +199,16 @@ class Lifecycle:
         parts.progress.stop()
         parts.delivery.stop()
         self._send_spans()
+
+    def stop_at_once(self) -> None:
+        """Requeue everything and end the process, at the first call."""
+        self._end_unless_built()
+        self.quit()
+
+    def _end_unless_built(self) -> None:
+        if self._parts is None:
+            log.warning("stopped before it was ready; nothing was claimed")
+            os._exit(0)
 
     def quit(self) -> None:
         """Requeue everything and end the process, within `_QUIT_TIMEOUT_S`."""
