@@ -10,6 +10,7 @@ import csv
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
 
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.process.extras import how_to_install
+from imagefleet.shared.storage.regular_files import open_regular
 from imagefleet.shared.text.printable import mask_credentials
 
 _BATCH_ROWS: Final = 1_000
+MAX_COLUMNS: Final = 1_000
+"""A table has at most so many columns, and all rows of a run copy at most so many different ones.
+"""
 _MAX_SHOWN_CHARS: Final = 60
 """An error shows at most this many characters of a wrong value."""
 _MAX_MASKED_CHARS: Final = 300
@@ -79,12 +84,14 @@ def open_table(path: Path, name: str, file_type: str | None = None) -> Table:
     """
     reader = _READERS[file_type or file_type_of(name)]
     try:
-        path.open("rb").close()
+        open_regular(path).close()
     except OSError as error:
         raise InvalidRequest("input", name, error.strerror or "cannot be read") from None
+    columns = reader.columns(path)
+    check_number_of_columns(name, columns or ())
     return Table(
         name=Path(name).name,
-        columns=reader.columns(path),
+        columns=columns,
         rows=reader.read(path),
         sha256=lambda: _sha256(path),
     )
@@ -92,11 +99,21 @@ def open_table(path: Path, name: str, file_type: str | None = None) -> Table:
 
 def open_iterable(rows: Iterable[Any], name: str | None = None) -> Table:
     """Open an iterable of prompts or mappings, such as a Hugging Face dataset."""
+    name = name or type(rows).__name__
+    columns = getattr(rows, "column_names", None)  # of a Hugging Face dataset
+    check_number_of_columns(name, columns or ())
     return Table(
-        name=name or type(rows).__name__,
-        columns=getattr(rows, "column_names", None),  # of a Hugging Face dataset
+        name=name,
+        columns=columns,
         rows=(_row_of(row) for row in rows),
     )
+
+
+def check_number_of_columns(name: str, columns: Sequence[str]) -> None:
+    """Raise InvalidRequest if a table has more columns than are read."""
+    if len(columns) > MAX_COLUMNS:
+        limit = f"has {len(columns):,} columns; leave some out: at most {MAX_COLUMNS:,} are read"
+        raise InvalidRequest("input", name, limit)
 
 
 def file_type_of(name: str) -> str:
@@ -226,8 +243,8 @@ def _header(reader: _CsvReader, path: Path) -> list[str]:
         header = next((cells for cells in reader if cells is not None), [])
     except csv.Error as error:
         raise InvalidRequest("input", str(path), f"its header is not CSV: {error}") from None
-    for name in header:
-        if name and header.count(name) > 1:
+    for name, times in Counter(header).items():
+        if name and times > 1:
             raise InvalidRequest("column", name, "appears twice in the header")
     return header
 

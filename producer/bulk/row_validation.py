@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from imagefleet.producer.bulk.column_names import check_copied_column, parameter_by_column
 from imagefleet.producer.bulk.copied_columns import RowRejected, to_json_value
-from imagefleet.producer.bulk.readers import RejectedRow, Row
+from imagefleet.producer.bulk.readers import MAX_COLUMNS, RejectedRow, Row
 from imagefleet.producer.bulk.row_cells import converted, is_missing
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.connection.input_images import INPUT_FIELDS, NOT_YET_UPLOADED
@@ -245,8 +245,7 @@ class RowPlanner:
                 continue
             if (name := self._parameter_of.get(column)) is None:
                 if column not in self._accepted_columns:
-                    check_copied_column(column)
-                    self._accepted_columns.add(column)
+                    self._accept_column(column)
                 extra[column] = to_json_value(column, value)
             elif not is_missing(value) or (name == "prompt" and value == ""):
                 parameters[name] = converted(name, value)
@@ -257,6 +256,14 @@ class RowPlanner:
                 "extra", "…", f"copied columns must have at most {MAX_EXTRA_BYTES} bytes"
             )
         return parameters, extra
+
+    def _accept_column(self, column: str) -> None:
+        """Check a column that is copied and that no row had so far."""
+        if len(self._accepted_columns) >= MAX_COLUMNS:
+            limit = f"is one column too many; all rows together copy at most {MAX_COLUMNS:,}"
+            raise RowRejected("column", column, limit)
+        check_copied_column(column)
+        self._accepted_columns.add(column)
 
 
 def _counted(request: JobRequest) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from imagefleet.shared.errors import InvalidRequest, StorageDenied
 from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import input_key
+from imagefleet.shared.storage.regular_files import open_regular
 
 INPUT_FIELDS: Final = ("image", "mask_image", "latents")
 NOT_YET_UPLOADED: Final = input_key("0" * 64, "png")
@@ -140,7 +141,7 @@ def _read(field: str, image: object) -> bytes:
 def _read_file(field: str, path: Path) -> bytes:
     """Read a file, but at most one byte more than is allowed."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(MAX_INPUT_BYTES + 1)
     except OSError as error:
         raise InvalidRequest(field, str(path), error.strerror or "cannot be read") from None

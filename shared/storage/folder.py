@@ -7,6 +7,7 @@ A folder is removed with its last object.
 
 import errno
 import io
+import logging
 import os
 import shutil
 import stat
@@ -28,6 +29,9 @@ from imagefleet.shared.storage.base import (
     describe_object,
     no_presigned_url,
 )
+from imagefleet.shared.storage.regular_files import NotARegularFile, open_regular
+
+log = logging.getLogger(__name__)
 
 _BUFFER_BYTES: Final = 1 << 20
 _MAX_CREATE_RETRIES: Final = 5
@@ -99,8 +103,11 @@ class FolderStore:
         path = self._path(key)
         with _translate_errors(f"cannot read {path}"):
             try:
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     yield file
+            except NotARegularFile as error:
+                log.warning("%s %s; it counts as missing", path, error.strerror)
+                raise KeyError(key) from None
             except OSError as error:
                 if error.errno in _MISSING_ERRORS:
                     raise KeyError(key) from None

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -372,6 +373,11 @@ def _remove(*names: str) -> Callable[[Path], None]:
     return remove
 
 
+def _replace_by_fifo(folder: Path) -> None:
+    (folder / "00001.tar").unlink()
+    os.mkfifo(folder / "00001.tar")
+
+
 @pytest.mark.parametrize(
     ("damage_files", "what"),
     [
@@ -380,6 +386,7 @@ def _remove(*names: str) -> Callable[[Path], None]:
         (_flip, {"changed file", "wrong prompt or seed"}),
         (_remove("00001.stats.json"), {"unfinished"}),
         (_remove("00001.tar"), {"missing file"}),
+        (_replace_by_fifo, {"missing file"}),
         (_remove("00001.tar", "00001.jsonl"), {"missing file"}),
     ],
 )

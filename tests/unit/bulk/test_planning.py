@@ -73,6 +73,15 @@ def _plan(
     return _plan_or_find(rows, store, offers or {}, **changes)[0]
 
 
+def test_rows_with_too_many_different_columns_are_rejected() -> None:
+    store = MemoryStore()
+    many = {"prompt": "b", **{f"c{number}": 1 for number in range(100_000)}}
+    plan = _plan([{"prompt": "a"}, many, {"prompt": "c"}], store)
+    assert plan.samples == 2
+    [row] = read_rejected(store)
+    assert row["reason"] == "is one column too many; all rows together copy at most 1,000"
+
+
 def _plan_or_find(
     rows: Rows, store: ObjectStore, offers: dict[str, Offer], **changes: Any
 ) -> tuple[Plan, bool]:
