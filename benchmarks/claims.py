@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from benchmarks.report import print_json
+from benchmarks.report import parser_of, print_json
 from imagefleet.shared.jobs.celery_message import TASK_NAME, task_message
 from imagefleet.shared.jobs.queues import list_key, queue_name
 from imagefleet.shared.jobs.redis_keys import known_queues_key
@@ -179,6 +179,7 @@ def invented_tenants(server: LocalRedisServer) -> Figures:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as name, LocalRedisServer(Path(name)) as server:
         figures = slot_steps(server) | many_tenants(server) | invented_tenants(server)
     for figure, value in figures.items():

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from celery import Celery
 
-from benchmarks.report import print_json
+from benchmarks.report import parser_of, print_json
 from imagefleet import Client, Job
 from imagefleet.shared.jobs.celery_message import TASK_NAME
 from imagefleet.shared.jobs.message_arguments import pack
@@ -129,6 +129,7 @@ def _rate(count: int, act: Callable[[], object]) -> float:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as name, LocalRedisServer(Path(name) / "redis") as server:
         figures = accept_rates(server) | worker_figures(server, Path(name))
     for figure, value in figures.items():

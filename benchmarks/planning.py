@@ -6,6 +6,7 @@ a process that plans them into a folder and a Redis server that receives every s
 It does not show a destination in S3, where writing 10,000 files takes longer than here.
 """
 
+import argparse
 import json
 import os
 import resource
@@ -16,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import print_json
+from benchmarks.report import parser_of, print_json
 from imagefleet import Client
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
@@ -61,7 +62,18 @@ def measure(kind: str, rows: int, folder: Path) -> dict[str, float]:
     return results
 
 
-def main(rows: int) -> None:
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("rows", type=int, nargs="?", default=ROWS, help="Rows of each table.")
+    parser.add_argument("--plan", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.plan:
+        print(json.dumps(plan(*options.plan)))
+    else:
+        compare(options.rows)
+
+
+def compare(rows: int) -> None:
     with tempfile.TemporaryDirectory(prefix="imagefleet-planning-") as name:
         results: dict[str, Any] = {k: measure(k, rows, Path(name)) for k in ("txt", "jsonl")}
     print(f"{'input':<8}{'rows':>12}{'seconds':>10}{'CPU s':>8}{'peak MB':>9}{'Redis B/10':>12}")
@@ -74,7 +86,4 @@ def main(rows: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--plan"]:
-        print(json.dumps(plan(*sys.argv[2:])))
-    else:
-        main(int(sys.argv[1]) if sys.argv[1:] else ROWS)
+    main()

@@ -7,6 +7,7 @@ again, the images that are generated twice, the sizes of batches, and the rate o
 It does not show several hosts, real devices, or a slow or partitioned network.
 """
 
+import argparse
 import os
 import random
 import statistics
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.report import print_json
+from benchmarks.report import parser_of, print_json
 from imagefleet import Client, Job
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import queue_name
@@ -269,6 +270,16 @@ def claim_rates(server: LocalRedisServer) -> Figures:
 
 
 def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--worker", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+    batches: Path | None = parser.parse_args().worker
+    if batches is not None:
+        write_batch_sizes(batches)
+    else:
+        measure()
+
+
+def measure() -> None:
     with tempfile.TemporaryDirectory() as name, LocalRedisServer(Path(name) / "redis") as server:
         folder = Path(name)
         figures = restarts(server, folder)
@@ -282,7 +293,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--worker"]:
-        write_batch_sizes(Path(sys.argv[2]))
-    else:
-        main()
+    main()

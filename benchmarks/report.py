@@ -1,5 +1,7 @@
-"""The last line of every benchmark: JSON with its numbers, the commit and the machine."""
+"""What all benchmarks share: their command line, and as the last line JSON with their numbers, the
+commit and the machine."""
 
+import argparse
 import json
 import os
 import platform
@@ -7,6 +9,13 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+
+def parser_of(docstring: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark's command line, with the docstring of its module as help."""
+    return argparse.ArgumentParser(
+        description=docstring, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def print_json(benchmark: str, figures: Mapping[str, Any], *, processor: str = "") -> None:

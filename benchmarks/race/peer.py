@@ -3,6 +3,7 @@
 Three environments import this module, so it needs only numpy.
 """
 
+import argparse
 import json
 import sys
 import time
@@ -30,7 +31,9 @@ class RaceConfig:
 
     @classmethod
     def from_argument(cls) -> "RaceConfig":
-        given = json.loads(sys.argv[1])
+        parser = argparse.ArgumentParser(description="A peer of benchmarks.race, which starts it.")
+        parser.add_argument("config", type=json.loads, metavar="JSON", help="Fields of RaceConfig.")
+        given = parser.parse_args().config
         given |= {name: Path(given[name]) for name in ("checkpoint", "noise")}
         return cls(**given)
 
