@@ -14,7 +14,7 @@ from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.records import NewRun
 from imagefleet.shared.errors import MessageRejected
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, task_message
-from imagefleet.shared.jobs.message_arguments import wrong_version
+from imagefleet.shared.jobs.message_arguments import check_all_known, wrong_version
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.parameter_lookups import (
     NEWEST_ROWS_VERSION,
@@ -83,10 +83,11 @@ def message_id(run: str, shard: int) -> str:
 
 
 def unpack_shard(kwargs: object) -> ShardMessage:
-    """Return the content of a shard's message. Unknown fields are ignored.
+    """Return the content of a shard's message.
 
     Raises:
-        NewerMessage: the message has a newer version, which only newer workers can read.
+        NewerMessage: the message has a newer version, or an unknown field with a value. Only newer
+            workers can read it.
         MessageRejected: it is not the message of a shard, or has another version.
     """
     if not isinstance(kwargs, dict):
@@ -94,6 +95,7 @@ def unpack_shard(kwargs: object) -> ShardMessage:
     version = kwargs.get("version")
     if not isinstance(version, int) or not 1 <= version <= MESSAGE_VERSION:
         raise wrong_version("shard message", version, MESSAGE_VERSION)
+    check_all_known(kwargs, ShardMessage.model_fields)
     try:
         return ShardMessage.model_validate(kwargs, extra="ignore")
     except ValueError as error:

@@ -5,6 +5,7 @@ the versions of the message; it depends on neither queues nor envelopes.
 """
 
 import hashlib
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from imagefleet.shared.errors import MessageRejected, NewerMessage
 from imagefleet.shared.jobs.parameter_lookups import NEWEST_VERSION, PARAMETERS, is_used
 from imagefleet.shared.jobs.request import JobRequest
 
+_MAX_SHOWN: Final = 60
 UNREADABLE_PROMPT: Final = "(the prompt cannot be read)"
 """The prompt in the record of a refused message that has no valid one."""
 MESSAGE_VERSION: Final = NEWEST_VERSION
@@ -50,8 +52,9 @@ def unpack(kwargs: object, job_id: str, *, tolerant: bool = False) -> JobRequest
 
     Args:
         tolerant: ignore unknown fields, because a producer of imagefleet has accepted the request
-            (the message has the header `recorded`). A newer release may have written them. In a
-            message of plain Celery an unknown field is an error: it may be a misspelled one.
+            (the message has the header `recorded`). A newer release may have written them;
+            `check_all_known` says whether the job needs them. In a message of plain Celery an
+            unknown field is an error: it may be a misspelled one.
 
     Raises:
         NewerMessage: the message has a newer version, which only newer workers can read.
@@ -67,6 +70,32 @@ def unpack(kwargs: object, job_id: str, *, tolerant: bool = False) -> JobRequest
     if not isinstance(request, dict):
         raise MessageRejected("the message has no request object")
     return JobRequest.parse({"seed": _seed_from_job_id(job_id), **request}, stored=tolerant)
+
+
+def check_all_known(kwargs: object, known: Collection[str] = ("version", "request")) -> None:
+    """Check that a message says nothing that this worker would ignore.
+
+    Args:
+        known: keyword arguments that the worker reads.
+
+    Raises:
+        NewerMessage: an argument, or a field of the request, is not known here and has a value. A
+            newer release wrote it, and without it the job would give another image.
+    """
+    arguments = kwargs if isinstance(kwargs, dict) else {}
+    request = arguments.get("request")
+    fields = request if isinstance(request, dict) else {}
+    unknown = [name for name, value in arguments.items() if name not in known and value is not None]
+    unknown += [
+        name
+        for name, value in fields.items()
+        if name not in JobRequest.model_fields and value is not None
+    ]
+    if unknown:
+        raise NewerMessage(
+            f"the message has {repr(unknown[0])[:_MAX_SHOWN]}, which this worker does not know; "
+            "upgrade the worker"
+        )
 
 
 def wrong_version(kind: str, version: object, newest: int) -> MessageRejected:

@@ -18,7 +18,7 @@ from imagefleet.shared.jobs.celery_message import (
     headers_of,
     request_sha1_of,
 )
-from imagefleet.shared.jobs.message_arguments import readable_request, unpack
+from imagefleet.shared.jobs.message_arguments import check_all_known, readable_request, unpack
 from imagefleet.shared.jobs.model import JOB_ID
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.submit_errors import check_same_request
@@ -72,7 +72,10 @@ class MessageOrigin:
     def read_request(self) -> JobRequest | ImagefleetError:
         """Return the request of the message, or why this worker cannot read it."""
         try:
-            return unpack(self.arguments, self.job_id, tolerant=self.recorded)
+            request = unpack(self.arguments, self.job_id, tolerant=self.recorded)
+            if self.recorded:
+                check_all_known(self.arguments)
+            return request
         except ImagefleetError as error:
             return error
 

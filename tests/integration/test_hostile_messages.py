@@ -273,16 +273,33 @@ def test_a_newer_message_that_cannot_be_postponed_costs_only_this_message(
     _check_worker_goes_on(worker, producer, client, namespace)
 
 
-def test_a_recorded_job_with_an_unknown_field_is_done(
-    start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+@pytest.mark.parametrize(
+    ("value", "end"), [([1], State.FAILED), (False, State.FAILED), (None, State.SUCCEEDED)]
+)
+def test_a_recorded_job_with_an_unknown_field_waits_for_a_newer_worker_if_it_has_a_value(
+    start: StartWorker,
+    producer: Client,
+    client: redis.Redis,
+    namespace: str,
+    value: object,
+    end: State,
 ) -> None:
+    """Without the field the job would give another image."""
     job = producer.submit("a")
     client.delete(*client.keys(f"{namespace}.*"))
     newer = json.loads(job_message(job.id, job.status().request, "q"))
-    request = {**REQUEST, "a_newer_field": [1]}
+    request = {**REQUEST, "a_newer_field": value}
     newer["body"] = encode_body([[], {"version": 1, "request": request}, {}])
     stored = json.loads(client.hget(f"{namespace}:job:{job.id}", "request") or "")
     client.hset(f"{namespace}:job:{job.id}", "request", json.dumps({**stored, **request}))
     _push(client, namespace, newer, job.id)
-    start()
-    assert finish(producer, [job], timeout=900) == {State.SUCCEEDED}
+    start(IMAGEFLEET_NEWER_MESSAGE_S="8")
+    if value is not None:
+        until(lambda: client.zcard(f"{namespace}:later") == 1)
+        assert job.status().state is State.QUEUED
+    assert finish(producer, [job], timeout=900) == {end}
+    if value is not None:
+        error = job.status().error
+        assert error is not None
+        assert "'a_newer_field', which this worker does not know" in error.message
+        assert DeadLetters(client, namespace).read()
