@@ -13,6 +13,9 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.parameter_lookups import ROW_PARAMETERS
 from imagefleet.shared.jobs.request import JobRequest
 
+MAX_COLUMNS: Final = 1_000
+"""A table has at most so many columns, and all rows of a run copy at most so many different ones.
+"""
 _COLUMNS: Final = ("prompt", *ROW_PARAMETERS, "seed", "height", "width", "model")
 """Columns that set a parameter. All other columns are copied into the metadata."""
 _JOB_COLUMNS: Final = frozenset(JobRequest.model_fields) - {*_COLUMNS, "metadata"}

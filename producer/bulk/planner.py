@@ -7,6 +7,7 @@ whatever other files it holds. A destination that holds another plan is refused 
 
 from collections.abc import Sequence
 
+from imagefleet.producer.bulk.column_names import MAX_COLUMNS
 from imagefleet.producer.bulk.copied_columns import escape_surrogates
 from imagefleet.producer.bulk.inputs import TableSource
 from imagefleet.producer.bulk.plan_builder import DatasetSpec, PlanBuilder
@@ -95,6 +96,9 @@ def _check_columns(defaults: RowDefaults, table: Table) -> None:
     """Raise InvalidRequest if a parameter's column is missing from the input's known columns."""
     if table.columns is None:
         return
+    if (columns := len(table.columns)) > MAX_COLUMNS:
+        limit = f"has {columns:,} columns; leave some out: at most {MAX_COLUMNS:,} are read"
+        raise InvalidRequest("input", table.name, limit)
     known = escape_surrogates(", ".join(table.columns)) or "none"
     limit = f"{table.name} has no such column; its columns: {known}"
     for name, column in defaults.columns.items():

@@ -26,9 +26,6 @@ from imagefleet.shared.storage.regular_files import open_regular
 from imagefleet.shared.text.printable import mask_credentials
 
 _BATCH_ROWS: Final = 1_000
-MAX_COLUMNS: Final = 1_000
-"""A table has at most so many columns, and all rows of a run copy at most so many different ones.
-"""
 _MAX_SHOWN_CHARS: Final = 60
 """An error shows at most this many characters of a wrong value."""
 _MAX_MASKED_CHARS: Final = 300
@@ -87,11 +84,9 @@ def open_table(path: Path, name: str, file_type: str | None = None) -> Table:
         open_regular(path).close()
     except OSError as error:
         raise InvalidRequest("input", name, error.strerror or "cannot be read") from None
-    columns = reader.columns(path)
-    check_number_of_columns(name, columns or ())
     return Table(
         name=Path(name).name,
-        columns=columns,
+        columns=reader.columns(path),
         rows=reader.read(path),
         sha256=lambda: _sha256(path),
     )
@@ -99,21 +94,11 @@ def open_table(path: Path, name: str, file_type: str | None = None) -> Table:
 
 def open_iterable(rows: Iterable[Any], name: str | None = None) -> Table:
     """Open an iterable of prompts or mappings, such as a Hugging Face dataset."""
-    name = name or type(rows).__name__
-    columns = getattr(rows, "column_names", None)  # of a Hugging Face dataset
-    check_number_of_columns(name, columns or ())
     return Table(
-        name=name,
-        columns=columns,
+        name=name or type(rows).__name__,
+        columns=getattr(rows, "column_names", None),  # of a Hugging Face dataset
         rows=(_row_of(row) for row in rows),
     )
-
-
-def check_number_of_columns(name: str, columns: Sequence[str]) -> None:
-    """Raise InvalidRequest if a table has more columns than are read."""
-    if len(columns) > MAX_COLUMNS:
-        limit = f"has {len(columns):,} columns; leave some out: at most {MAX_COLUMNS:,} are read"
-        raise InvalidRequest("input", name, limit)
 
 
 def file_type_of(name: str) -> str:

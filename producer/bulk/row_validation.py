@@ -12,9 +12,13 @@ from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from imagefleet.producer.bulk.column_names import check_copied_column, parameter_by_column
+from imagefleet.producer.bulk.column_names import (
+    MAX_COLUMNS,
+    check_copied_column,
+    parameter_by_column,
+)
 from imagefleet.producer.bulk.copied_columns import RowRejected, to_json_value
-from imagefleet.producer.bulk.readers import MAX_COLUMNS, RejectedRow, Row
+from imagefleet.producer.bulk.readers import RejectedRow, Row
 from imagefleet.producer.bulk.row_cells import converted, is_missing
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.connection.input_images import INPUT_FIELDS, NOT_YET_UPLOADED

@@ -23,4 +23,4 @@ def install_stop_signals(lifecycle: Lifecycle, *, ignore_hangup: bool) -> None:
     drain = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGINT, drain)
     signal.signal(signal.SIGHUP, signal.SIG_IGN if ignore_hangup else drain)
-    signal.signal(signal.SIGQUIT, lambda *_: lifecycle.stop_at_once())
+    signal.signal(signal.SIGQUIT, lambda *_: lifecycle.stop_claiming(at_once=True))

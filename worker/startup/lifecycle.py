@@ -137,13 +137,15 @@ class Lifecycle:
         """
         make_shard(self.parts.shards, unpack_shard(arguments), tag)
 
-    def stop_claiming(self) -> None:
-        """Claim no further work. On the second call requeue everything and end the process.
+    def stop_claiming(self, *, at_once: bool = False) -> None:
+        """Claim no further work. If `at_once`, or on the second call, requeue everything and end.
 
         A worker that is not built yet holds nothing, and ends at once: it may compile for minutes.
         """
-        self._end_unless_built()
-        if self._stop_requested:
+        if self._parts is None:
+            log.warning("stopped before it was ready; nothing was claimed")
+            os._exit(0)
+        if at_once or self._stop_requested:
             self.quit()
         self._stop_requested = True
         self.parts.status.drain()
@@ -199,16 +201,6 @@ class Lifecycle:
         parts.progress.stop()
         parts.delivery.stop()
         self._send_spans()
-
-    def stop_at_once(self) -> None:
-        """Requeue everything and end the process, at the first call."""
-        self._end_unless_built()
-        self.quit()
-
-    def _end_unless_built(self) -> None:
-        if self._parts is None:
-            log.warning("stopped before it was ready; nothing was claimed")
-            os._exit(0)
 
     def quit(self) -> None:
         """Requeue everything and end the process, within `_QUIT_TIMEOUT_S`."""

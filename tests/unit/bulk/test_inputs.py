@@ -92,19 +92,6 @@ def test_a_line_that_is_not_json_is_one_rejected_row(tmp_path: Path) -> None:
     assert [type(row) for row in found] == [dict, RejectedRow, str, RejectedRow]
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_table_with_too_many_columns_is_refused(tmp_path: Path, kind: str) -> None:
-    names, path = ["prompt", *(f"c{number}" for number in range(100_000))], tmp_path / f"a.{kind}"
-    if kind == "csv":
-        path.write_text(",".join(names) + "\na\n")
-    else:
-        names = names[:2_000]
-        parquet.write_table(pyarrow.table({name: ["a"] for name in names}), path)
-    sentence = f"has {len(names):,} columns; leave some out: at most 1,000 are read"
-    with pytest.raises(InvalidRequest, match=sentence):
-        _columns(path)
-
-
 def test_a_line_with_more_cells_than_the_header_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt\na\nb,c\nd\n")
     found = _read(tmp_path / "a.csv")

@@ -73,6 +73,19 @@ def _plan(
     return _plan_or_find(rows, store, offers or {}, **changes)[0]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_with_too_many_columns_is_refused(tmp_path: Path, kind: str) -> None:
+    names, path = ["prompt", *(f"c{number}" for number in range(100_000))], tmp_path / f"a.{kind}"
+    if kind == "csv":
+        path.write_text(",".join(names) + "\na\n")
+    else:
+        names = names[:2_000]
+        parquet.write_table(pyarrow.table({name: ["a"] for name in names}), path)
+    sentence = f"has {len(names):,} columns; leave some out: at most 1,000 are read"
+    with pytest.raises(InvalidRequest, match=sentence):
+        _plan(path, MemoryStore())
+
+
 def test_rows_with_too_many_different_columns_are_rejected() -> None:
     store = MemoryStore()
     many = {"prompt": "b", **{f"c{number}": 1 for number in range(100_000)}}
