@@ -17,13 +17,14 @@ from typing import Final
 
 import click
 
-from tests.fuzz.cases import Case, dump_cases, load_cases
+from tests.fuzz.cases import Case, WeightsCase, dump_cases, load_cases
 from tests.fuzz.fleet import FuzzedFleet
 from tests.fuzz.generate import RoundSize, draw_round
 from tests.fuzz.hostile_server import HostileServers
-from tests.fuzz.ledger import Ledger, Problem
+from tests.fuzz.ledger import Ledger, Problem, suspects_first
 from tests.fuzz.left_out import kind_left_out
 from tests.fuzz.rounds import Round, reduce_cases
+from tests.fuzz.weight_files import WeightsReader
 
 _CASES_PER_ROUND: Final = 250
 _REDUCING_STALL_S: Final = 30.0
@@ -47,10 +48,11 @@ class Fuzzer:
         """Run the rounds, until there are too many failures."""
         with self._servers, ExitStack() as last:
             last.callback(lambda: self._fleet_stack.close())
+            weights = last.enter_context(WeightsReader())
             fleet = self._start_fleet()
             for number, drawn in enumerate(rounds):
                 cases = drawn if self._everything else self._leave_out(drawn)
-                problems = Round(fleet, self._servers, self.ledger).run(cases)
+                problems = self._try(cases, fleet, weights)
                 memory = f"worker {fleet.memory_mb('VmRSS'):.0f} MB"
                 print(
                     f"round {number}: {len(cases)} cases, {len(problems)} problems, {memory}",
@@ -61,6 +63,14 @@ class Fuzzer:
                     if len(self.failures) >= max_failures:
                         return
                     fleet = self._start_fleet()
+
+    def _try(
+        self, cases: Sequence[Case], fleet: FuzzedFleet, weights: WeightsReader
+    ) -> list[Problem]:
+        files = [case for case in cases if isinstance(case, WeightsCase)]
+        others = [case for case in cases if not isinstance(case, WeightsCase)]
+        problems = Round(fleet, self._servers, self.ledger).run(others) if others else []
+        return problems + weights.check(files, self.ledger)
 
     def _leave_out(self, cases: Sequence[Case]) -> list[Case]:
         """Return the cases that are to be tried, and count the others."""
@@ -81,7 +91,7 @@ class Fuzzer:
             print(f"WRONG: {problem.sentence}", flush=True)
         self._fleet_stack.close()
         if self._reduce:
-            cases = reduce_cases(cases, problems, self._servers, _REDUCING_STALL_S)
+            cases = self._reduced(cases, problems)
         path = self._folder / f"failure-{self._seed}-{len(self.failures)}.json"
         sentences = [problem.sentence for problem in problems]
         dump_cases(cases, path, seed=self._seed, problems=sentences)
@@ -90,17 +100,20 @@ class Fuzzer:
             print(ascii(case)[:2_000], flush=True)
         print(f"{len(cases)} cases in {path}; try them with --replay {path}", flush=True)
 
+    def _reduced(self, cases: Sequence[Case], problems: Sequence[Problem]) -> Sequence[Case]:
+        """Return few cases that break something. Only what a worker was sent is searched."""
+        named = suspects_first(cases, problems)
+        if len(named) == 1 or all(isinstance(case, WeightsCase) for case in named):
+            return named
+        others = [case for case in cases if not isinstance(case, WeightsCase)]
+        return reduce_cases(others, problems, self._servers, _REDUCING_STALL_S)
+
 
 def draw_rounds(seed: int, sizes: RoundSize, seconds: float) -> Iterator[Sequence[Case]]:
     """Draw rounds that add up to `sizes`, and more until `seconds` have passed."""
     ends_at = time.monotonic() + seconds
-    total = sizes.requests + sizes.messages + sizes.answers
-    count = max(1, round(total / _CASES_PER_ROUND))
-    size = RoundSize(
-        requests=-(-sizes.requests // count),
-        messages=-(-sizes.messages // count),
-        answers=-(-sizes.answers // count),
-    )
+    count = max(1, round(sizes.total / _CASES_PER_ROUND))
+    size = sizes.divided(count)
     random_numbers = random.Random(seed)
     number = 0
     while number < count or time.monotonic() < ends_at:
@@ -114,6 +127,10 @@ def draw_rounds(seed: int, sizes: RoundSize, seconds: float) -> Iterator[Sequenc
 @click.option("--requests", default=10_000, show_default=True)
 @click.option("--messages", default=2_000, show_default=True)
 @click.option("--answers", default=1_000, show_default=True)
+@click.option("--latents", default=1_000, show_default=True)
+@click.option("--controls", default=1_000, show_default=True)
+@click.option("--keys", default=1_000, show_default=True)
+@click.option("--weights", default=1_000, show_default=True)
 @click.option("--max-failures", default=3, show_default=True, help="Stop after so many.")
 @click.option("--reduce/--no-reduce", default=True, help="Search for the offending case.")
 @click.option("--everything", is_flag=True, help="Leave no kind of case out (left_out.py).")
@@ -122,14 +139,12 @@ def draw_rounds(seed: int, sizes: RoundSize, seconds: float) -> Iterator[Sequenc
 def main(
     seed: int | None,
     seconds: float,
-    requests: int,
-    messages: int,
-    answers: int,
     max_failures: int,
     reduce: bool,
     everything: bool,
     replay: Path | None,
     folder: Path | None,
+    **sizes: int,
 ) -> None:
     logging.getLogger("imagefleet").setLevel(logging.ERROR)  # it warns of each damaged record
     seed = secrets.randbits(32) if seed is None else seed
@@ -138,8 +153,7 @@ def main(
     kept.mkdir(parents=True, exist_ok=True)
     fuzzer = Fuzzer(kept, seed, reduce=reduce, everything=everything or replay is not None)
     if replay is None:
-        sizes = RoundSize(requests=requests, messages=messages, answers=answers)
-        fuzzer.run(draw_rounds(seed, sizes, seconds), max_failures)
+        fuzzer.run(draw_rounds(seed, RoundSize(**sizes), seconds), max_failures)
     else:
         fuzzer.run(iter([load_cases(replay)]), max_failures)
     print(f"seed {seed}\n\n{fuzzer.ledger.table()}\n")

@@ -1,21 +1,28 @@
-"""Draw the answers of hostile image servers and callback receivers.
+"""Draw the answers of hostile image servers and callback receivers, and files of latents.
 
 The text `URL` in an answer stands for the address that the client asked for.
 """
 
 import gzip
+import json
 import struct
 import zlib
 from functools import cache
 from io import BytesIO
 from typing import Any, Final
 
+import numpy as np
 from hypothesis import strategies as st
 from PIL import Image
 
+from imagefleet.worker.engine.contract.latents_file import encode_latents
+from imagefleet.worker.engine.fake.fake_batch import LATENTS
 from tests.fuzz.cases import AnswerCase, Part
+from tests.fuzz.tensor_files import tensor_files
+from tests.fuzz.values import ANY_TEXT, JSON_VALUES, NASTY_TEXT
 
 URL: Final = b"@URL@"
+STORED: Final = "stored latents"
 ROLES: Final = ("image", "mask_image", "callback", "callback")
 
 _MEGABYTE: Final = 1 << 20
@@ -182,8 +189,35 @@ def answers(draw: st.DrawFn) -> AnswerCase:
     )
 
 
+@cache
+def _valid_latents(scaling: str = LATENTS.scaling) -> bytes:
+    values = np.random.default_rng(1).standard_normal((8, 8, LATENTS.channels), np.float32)
+    return encode_latents(values, scaling, {"prompt": "a red star"})
+
+
+@st.composite
+def _metadata_of_latents(draw: st.DrawFn) -> dict[str, str]:
+    scaling = draw(st.just(LATENTS.scaling) | JSON_VALUES | NASTY_TEXT)
+    text = json.dumps({"latent_scaling": scaling, draw(ANY_TEXT): draw(JSON_VALUES)})
+    texts = st.sampled_from(["[" * 100_000, "{", "", '{"latent_scaling":' * 5_000])
+    return {"imagefleet": draw(st.just(text) | texts | NASTY_TEXT), draw(ANY_TEXT): "x"}
+
+
+@st.composite
+def latents_answers(draw: st.DrawFn) -> AnswerCase:
+    """Draw a file of latents, of the store or of a server, without an id."""
+    data = draw(tensor_files((_valid_latents(), _valid_latents("x")), _metadata_of_latents()))
+    if draw(st.booleans()):
+        return AnswerCase(id="", role=STORED, parts=[Part(data=data)])
+    plain = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(data)
+    head = draw(st.just(plain) | st.just(plain) | st.just(PLAIN_HEAD) | _heads())
+    return AnswerCase(id="", role="latents", parts=[Part(data=head), Part(data=data)])
+
+
 def parameters_for(case: AnswerCase, url: str) -> dict[str, Any]:
     """Return the parameters of a job that gets the answer of `case`, which is at `url`."""
+    if case.role in ("latents", STORED):
+        return {"prompt": "a red star", "latents": url, "denoising_start": 0.5}
     parameters = {
         "prompt": "a red star",
         "callback_url" if case.role == "callback" else "image": url,

@@ -1,7 +1,7 @@
 """Define the cases of the fuzzer, and store them in a file that can be replayed.
 
-A case is one request, one raw message or one answer of a hostile server. This module uses no
-worker.
+A case is one request, one raw message, one answer of a hostile server, one message of the remote
+control, one damaged key or one file of weights. This module uses no worker.
 """
 
 import json
@@ -52,7 +52,8 @@ class AnswerCase:
 
     id: str
     role: str
-    """`image`, `mask_image` or `callback`."""
+    """`image`, `mask_image`, `latents` or `callback`; `stored latents` are in the store, not at a
+    server."""
     parts: Sequence[Part]
     hang_s: float = 0.0
     """Seconds that the server waits before it closes the connection."""
@@ -60,7 +61,37 @@ class AnswerCase:
     """Whether the server resets the connection instead of closing it."""
 
 
-Case: TypeAlias = RequestCase | MessageCase | AnswerCase
+@dataclass(frozen=True, kw_only=True)
+class ControlCase:
+    """A control case is a message on the channel of Celery's remote control."""
+
+    id: str
+    control: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyCase:
+    """A key case is a key of Redis with rubbish in it, which commands read."""
+
+    id: str
+    key: str
+    """Name of the key after the namespace. It may hold `ID`."""
+    kind: str
+    """`hash`, `zset`, `list`, `set` or `string`."""
+    fields: Mapping[str, str]
+    """What is added to a hash or, with scores, to a sorted set; the names of other entries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsCase:
+    """A weights case is a file that the setting `lora`, `job_lora` or `textual_inversion` names."""
+
+    id: str
+    setting: str
+    data: bytes
+
+
+Case: TypeAlias = RequestCase | MessageCase | AnswerCase | ControlCase | KeyCase | WeightsCase
 
 
 def dump_cases(cases: Sequence[Case], path: Path, **about: object) -> None:
@@ -79,6 +110,12 @@ def _dump(case: Case) -> dict[str, Any]:
     if isinstance(case, MessageCase):
         message = case.message.decode("latin-1")
         return {"id": case.id, "message": message, "queue": case.queue, "record": case.record}
+    if isinstance(case, ControlCase):
+        return {"id": case.id, "control": case.control.decode("latin-1")}
+    if isinstance(case, KeyCase):
+        return {"id": case.id, "key": case.key, "kind": case.kind, "fields": dict(case.fields)}
+    if isinstance(case, WeightsCase):
+        return {"id": case.id, "setting": case.setting, "data": case.data.decode("latin-1")}
     parts = [[part.data.decode("latin-1"), part.repeat, part.pause_s] for part in case.parts]
     return {
         "id": case.id,
@@ -94,6 +131,12 @@ def _load(fields: dict[str, Any]) -> Case:
         return RequestCase(**fields)
     if "message" in fields:
         return MessageCase(**{**fields, "message": fields["message"].encode("latin-1")})
+    if "control" in fields:
+        return ControlCase(**{**fields, "control": fields["control"].encode("latin-1")})
+    if "key" in fields:
+        return KeyCase(**fields)
+    if "setting" in fields:
+        return WeightsCase(**{**fields, "data": fields["data"].encode("latin-1")})
     parts = [
         Part(data=data.encode("latin-1"), repeat=repeat, pause_s=pause_s)
         for data, repeat, pause_s in fields["parts"]

@@ -63,6 +63,17 @@ class FuzzedFleet:
         """Whether the worker process runs."""
         return self.worker.process.poll() is None
 
+    def worker_name(self) -> str:
+        """Return the name of the worker, as leases have it."""
+        [name] = cast(list[bytes], self.redis.zrange(f"{NAMESPACE}:leases", 0, -1))
+        return name.decode()
+
+    def store_file(self, key: str, content: bytes) -> None:
+        """Put an object into the store of the worker."""
+        path = self._folder / "store" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
     def probe(self) -> float:
         """Submit an ordinary job and return the seconds until it was done.
 

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
 import hypothesis
@@ -10,10 +10,13 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisDeprecationWarning
 
-from tests.fuzz.answers import answers
-from tests.fuzz.cases import ID, Case, MessageCase, RequestCase
+from tests.fuzz.answers import answers, latents_answers
+from tests.fuzz.cases import ID, Case, ControlCase, MessageCase, RequestCase
 from tests.fuzz.job_requests import parameters
 from tests.fuzz.messages import raw_messages, records
+from tests.fuzz.record_fields import damaged_keys
+from tests.fuzz.weight_files import weight_files
+from tests.support.control_messages import drawn_messages
 
 T = TypeVar("T")
 
@@ -37,6 +40,20 @@ class RoundSize:
     requests: int
     messages: int
     answers: int
+    latents: int = 0
+    controls: int = 0
+    keys: int = 0
+    weights: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of all cases."""
+        return sum(getattr(self, each.name) for each in fields(self))
+
+    def divided(self, rounds: int) -> "RoundSize":
+        """Return the size of each of so many rounds."""
+        sizes = {each.name: -(-getattr(self, each.name) // rounds) for each in fields(self)}
+        return RoundSize(**sizes)
 
 
 def draw_round(seed: int, size: RoundSize) -> list[Case]:
@@ -47,6 +64,14 @@ def draw_round(seed: int, size: RoundSize) -> list[Case]:
     cases += _draw_messages(size.messages, seed)
     for number, answer in enumerate(_draw(answers(), size.answers, seed + 2)):
         cases.append(replace(answer, id=f"a{seed:08x}-{number}"))
+    for number, answer in enumerate(_draw(latents_answers(), size.latents, seed + 3)):
+        cases.append(replace(answer, id=f"l{seed:08x}-{number}"))
+    for number, control in enumerate(drawn_messages(seed + 4, size.controls)):
+        cases.append(ControlCase(id=f"c{seed:08x}-{number}", control=control))
+    for number, key in enumerate(_draw(damaged_keys(), size.keys, seed + 5)):
+        cases.append(replace(key, id=f"k{seed:08x}-{number}"))
+    for number, file in enumerate(_draw(weight_files(), size.weights, seed + 6)):
+        cases.append(replace(file, id=f"w{seed:08x}-{number}"))
     return cases
 
 

@@ -29,6 +29,7 @@ from tests.fuzz.envelope_values import (
     workflows,
 )
 from tests.fuzz.job_requests import VALID_PARAMETERS, parameters
+from tests.fuzz.record_fields import damaged_records
 from tests.fuzz.values import ANY_TEXT, JSON_VALUES, NASTY_TEXT
 
 _JOB_QUEUES: Final = (
@@ -227,14 +228,6 @@ def records(draw: st.DrawFn) -> dict[str, str] | None:
     if choice == 4:
         newer = {**request, draw(ANY_TEXT): draw(JSON_VALUES)}
         fields |= {"request": json.dumps(newer), "newer": draw(st.text(max_size=9))}
-    elif choice == 5:
-        fields["request"] = draw(st.sampled_from(["", "{", "null", "[]", "{}", '{"prompt": 1}']))
-    elif choice == 6:
-        states = ["running", "succeeded", "failed", "cancelled", "paused", "", "QUEUED"]
-        fields["state"] = draw(st.sampled_from(states))
-    elif choice == 7:
-        name = draw(st.sampled_from(["submitted_at", "deliveries", "retries", "attempt", "error"]))
-        fields[name] = draw(st.sampled_from(["", "x", "-1", "1e400", "nan", "{}", "9" * 400]))
-    elif choice == 8:
-        fields.pop(draw(st.sampled_from([*fields])))
+    elif choice > 4:
+        return draw(damaged_records())
     return fields

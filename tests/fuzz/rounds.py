@@ -6,8 +6,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from imagefleet import InvalidRequest
-from tests.fuzz.answers import parameters_for
-from tests.fuzz.cases import LIST_RECORD, AnswerCase, Case, MessageCase, RequestCase
+from tests.fuzz.answers import STORED, parameters_for
+from tests.fuzz.cases import (
+    LIST_RECORD,
+    AnswerCase,
+    Case,
+    ControlCase,
+    KeyCase,
+    MessageCase,
+    RequestCase,
+)
+from tests.fuzz.controls import send_controls
+from tests.fuzz.damaged_keys import DamagedKeys
 from tests.fuzz.fleet import NAMESPACE, FuzzedFleet, probe_sentence
 from tests.fuzz.hostile_server import HostileServers
 from tests.fuzz.ledger import Ledger, Problem, holds_controls, suspects_first
@@ -31,6 +41,8 @@ class Round:
         self._fleet, self._servers, self._ledger = fleet, servers, ledger
         self._stall_s = stall_s
         self._jobs: list[str] = []
+        self._answers: set[str] = set()
+        """Those of the jobs that are answer cases."""
 
     def run(self, cases: Sequence[Case]) -> list[Problem]:
         """Run the cases and return what went wrong."""
@@ -48,6 +60,9 @@ class Round:
         problems += check_what_producers_read(
             self._fleet, self._ledger, [case.id for case in cases], self._fleet.new_log()
         )
+        keys = [case for case in cases if isinstance(case, KeyCase)]
+        problems += DamagedKeys(self._fleet, self._ledger).check(keys)
+        problems += settling.wait([])  # `resend` may have sent what a damaged record asks for
         problems += self._probe() + self._check_memory()
         self._count_states()
         self._fleet.clear()
@@ -61,9 +76,10 @@ class Round:
                 self._push(case)
             elif isinstance(case, AnswerCase):
                 self._submit_answer(case)
-            elif problem := self._submit(case):
+            elif isinstance(case, RequestCase) and (problem := self._submit(case)):
                 problems.append(problem)
-        return problems
+        controls = [case for case in cases if isinstance(case, ControlCase)]
+        return problems + send_controls(self._fleet, self._ledger, controls)
 
     def _push(self, case: MessageCase) -> None:
         key = f"{NAMESPACE}:job:{case.id}"
@@ -94,12 +110,17 @@ class Round:
         return None
 
     def _submit_answer(self, case: AnswerCase) -> None:
-        parameters = parameters_for(case, self._servers.url(case))
+        url = self._servers.url(case)
+        if case.role == STORED:
+            url = f"fuzz/{case.id}.safetensors"
+            self._fleet.store_file(url, b"".join(part.data for part in case.parts))
+        parameters = parameters_for(case, url)
         self._jobs.append(self._fleet.client.submit(id=case.id, **parameters).id)
+        self._answers.add(case.id)
 
     def _count_states(self) -> None:
         states = self._fleet.redis.pipeline(transaction=False)
-        for job_id in (job for job in self._jobs if not job.startswith("a")):
+        for job_id in (job for job in self._jobs if job not in self._answers):
             states.hget(f"{NAMESPACE}:job:{job_id}", "state")
         for state in states.execute():
             self._ledger.count("request", (state or b"no record").decode())

@@ -1,18 +1,21 @@
 """The fuzzer reports what is broken, and finds the case that broke it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz import rounds
-from tests.fuzz.cases import Case, MessageCase, RequestCase
+from tests.fuzz.cases import Case, MessageCase, RequestCase, WeightsCase
 from tests.fuzz.fleet import NAMESPACE, FuzzedFleet
 from tests.fuzz.hostile_server import HostileServers
 from tests.fuzz.ledger import Ledger, Problem
 from tests.fuzz.outcomes import MessageOutcomes, check_what_producers_read
 from tests.fuzz.rounds import Round, reduce_cases
 from tests.fuzz.settle import Settling
+from tests.fuzz.weight_files import WeightsReader
+from tests.unit.engine.parity import FOLDER
 
 
 def test_lost_stuck_and_unreadable_things_and_a_dead_worker_are_problems(tmp_path: Path) -> None:
@@ -51,6 +54,19 @@ def test_an_ordinary_round_has_no_problems_and_leaves_nothing(tmp_path: Path) ->
     assert ledger.outcomes["request", "succeeded"] == 1
     assert ledger.outcomes["request", "refused"] == 1
     assert ledger.cases("message") == 1
+
+
+def test_a_file_of_weights_is_accepted_refused_or_a_problem() -> None:
+    ledger, kohya = Ledger(), FOLDER / "loras" / "kohya.safetensors"
+    valid = WeightsCase(id="w1", setting="lora", data=kohya.read_bytes())
+    with WeightsReader() as reader:
+        assert reader.check([valid, replace(valid, data=b"x")], ledger) == []
+        assert ledger.outcomes["file of lora", "accepted"] == 1
+        assert ledger.outcomes["file of lora", "refused: checkpoint_error"] == 1
+        [unknown] = reader.check([replace(valid, setting="none")], ledger)
+        assert "no answer" in unknown.sentence
+        assert unknown.suspects == ["w1"]
+        assert reader.check([valid], ledger) == []
 
 
 def test_the_offending_case_is_found_among_many(monkeypatch: pytest.MonkeyPatch) -> None:

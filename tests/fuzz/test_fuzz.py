@@ -13,9 +13,12 @@ import pytest
 from tests.fuzz.cases import (
     AnswerCase,
     Case,
+    ControlCase,
+    KeyCase,
     MessageCase,
     Part,
     RequestCase,
+    WeightsCase,
     dump_cases,
     load_cases,
 )
@@ -25,9 +28,10 @@ from tests.fuzz.left_out import LEFT_OUT, kind_left_out
 
 ROOT: Final = Path(__file__).parents[2]
 _SEED: Final = "12"
+_KINDS: Final = ("requests", "messages", "answers", "latents", "controls", "keys", "weights")
 _SIZES: Final = {
-    "short": ("--requests", "60", "--messages", "40", "--answers", "12"),
-    "long": ("--requests", "400", "--messages", "160", "--answers", "60"),
+    "short": (60, 40, 12, 20, 20, 40, 60),
+    "long": (400, 160, 60, 200, 100, 300, 600),
 }
 
 
@@ -38,7 +42,8 @@ def test_no_random_or_hostile_input_harms_a_worker(size: str, tmp_path: Path) ->
     The seed is printed, and those of the rounds follow from it. `FUZZ_SEED` sets another.
     """
     seed = os.environ.get("FUZZ_SEED", _SEED)
-    options = ["--seed", seed, *_SIZES[size], "--max-failures", "1", "--no-reduce"]
+    sizes = [f"--{kind}={count}" for kind, count in zip(_KINDS, _SIZES[size], strict=True)]
+    options = ["--seed", seed, *sizes, "--max-failures", "1", "--no-reduce"]
     command = [sys.executable, "-m", "tests.fuzz", *options, "--folder", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     print(done.stdout)
@@ -46,7 +51,9 @@ def test_no_random_or_hostile_input_harms_a_worker(size: str, tmp_path: Path) ->
 
 
 def test_a_seed_draws_the_same_cases_again() -> None:
-    size = RoundSize(requests=20, messages=20, answers=10)
+    size = RoundSize(
+        requests=20, messages=20, answers=10, latents=10, controls=10, keys=20, weights=10
+    )
     first, second, other = (repr(draw_round(seed, size)) for seed in (7, 7, 8))
     assert first == second
     assert first != other
@@ -75,10 +82,14 @@ def test_cases_are_read_as_they_were_written(tmp_path: Path) -> None:
         MessageCase(id="b", message=bytes(range(256)), queue="q\x06\x163", record={"state": ""}),
         MessageCase(id="c", message=b"", queue="q"),
         AnswerCase(id="d", role="image", parts=parts, hang_s=1.0, reset=True),
+        ControlCase(id="e", control=b"\xff"),
+        KeyCase(id="f", key="job:@ID@", kind="hash", fields={"\ud800": "\x00"}),
+        WeightsCase(id="g", setting="lora", data=bytes(range(256))),
     ]
     dump_cases(cases, tmp_path / "cases.json", seed=1, problems=["x"])
     read = load_cases(tmp_path / "cases.json")
     assert read[:3] == cases[:3]
+    assert read[4:] == cases[4:]
     assert isinstance(read[3], AnswerCase)
     assert tuple(read[3].parts) == parts
     assert (read[3].role, read[3].hang_s, read[3].reset) == ("image", 1.0, True)

@@ -12,6 +12,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.loading.load_engine import load_engine
+from tests.support.latents import file_of_empty_tensors
 from tests.unit.engine.parity import load_in_float32, read_model
 
 UNET = "diffusion_pytorch_model.safetensors"
@@ -117,6 +118,18 @@ def test_full_precision_is_preferred_to_half_precision(checkpoint: Path) -> None
     expected = _open(checkpoint).shapes
     full.replace(half)
     assert _open(checkpoint).shapes == expected
+
+
+def test_a_header_that_would_take_much_memory_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(file_of_empty_tensors(140_000))
+    with pytest.raises(
+        CheckpointError, match=r"has a header of 9,\d+,\d+ bytes, but at most 8,388"
+    ):
+        TensorFiles([file])
+    file.write_bytes((9 * 1024**2).to_bytes(8, "little") + b"{}")
+    with pytest.raises(CheckpointError, match="is truncated or damaged"):
+        TensorFiles([file])
 
 
 def test_the_error_names_a_truncated_file(checkpoint: Path) -> None:

@@ -125,6 +125,19 @@ def test_the_merged_weight_reaches_the_network() -> None:
             r"do not make unet down_blocks\.0\.att",
         ),
         ({f"{UNET}.lora_down.weight": np.full((3, 16, 1, 1), np.nan)}, "holds NaN or infinity"),
+        ({f"{UNET}.lora_down.weight": np.ones(())}, r"lora_down\.weight \[\] and .* do not make"),
+        (
+            {
+                f"{UNET}.lora_down.weight": np.ones((0, 16, 1, 1)),
+                f"{UNET}.lora_up.weight": np.ones((16, 0, 1, 1)),
+            },
+            r"lora_down\.weight \[0, 16, 1, 1\] is empty; take a LoRA that was saved whole",
+        ),
+        ({f"{UNET}.alpha": np.ones(0)}, r"alpha \[0\] is empty"),
+        (
+            {"\x1b[31m\n" + 9_000 * "x": np.ones(1)},
+            r"the first \\x1b\[31m\\nx{180,199}…; take a LoRA",
+        ),
         ({f"{UNET}.lora_up.weight": None}, r"proj_in\.weight has one of its two factors only"),
     ],
 )
@@ -208,6 +221,12 @@ def _with_settings(folder: Path, settings: object) -> LoraOption:
         ({"unet.alpha_pattern": [1]}, r"unet\.alpha_pattern=\[1\] is no JSON object"),
         ({"unet.alpha_pattern": {"to_k": None}}, r"alpha_pattern 'to_k'=None is no finite number"),
         ({"unet.alpha_pattern": {"(": 1}}, r"has '\(', which is no regular expression"),
+        ({"unet.alpha_pattern": {"(?i)a": 1}}, r"has '\(\?i\)a', which is no regular expression"),
+        ({"unet.alpha_pattern": {"a{99999999999}": 1}}, "no regular expression .*too large"),
+        ({"unet.alpha_pattern": {r"(\w+)+x": 1}}, "which may take hours to match: it repeats a gr"),
+        ({"unet.alpha_pattern": {".*.*.*.*x": 1}}, r"or more than 3 parts; write out the names"),
+        ({"unet.lora_alpha": 10**400}, r"unet\.lora_alpha=10{400} is no finite number"),
+        ({"unet.use_dora": "x" * 9_000}, r"use_dora='x{900,990}…$"),
     ],
 )
 def test_settings_of_peft_that_are_damaged_are_refused_in_one_sentence(

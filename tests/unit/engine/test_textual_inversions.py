@@ -186,6 +186,11 @@ Tensors = dict[str, NDArray[Any]]
         ("older", {"a": np.ones((1, 2, 16), np.float32)}, r"a is F32 \[1, 2, 16\]; a textual"),
         ("older", {"a": np.ones((0, 16), np.float32)}, r"a is F32 \[0, 16\]; a textual inversion"),
         ("older", {"a": np.ones((1, 16), np.int32)}, r"a is I32 \[1, 16\]; a textual inversion"),
+        (
+            "older",
+            {"\x1b" + 900 * "a": np.ones(1, np.float32)},
+            r"\\x1ba{180,199}… has vectors of 1 ",
+        ),
         ("older", {"a": np.full(16, np.nan, np.float32)}, "a holds NaN or infinity"),
     ],
 )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.text.printable import printable
 from imagefleet.worker.engine.checkpoint.checkpoint_files import sha256_of_file
 from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames, parse_key, unsupported_kind
 from imagefleet.worker.engine.checkpoint.peft_settings import PeftSettings
@@ -25,6 +26,8 @@ from imagefleet.worker.engine.options.textual_inversion_options import LoadedInv
 Floats = NDArray[np.float32]
 _LISTED: Final = 5
 """An error lists at most this many keys."""
+_MAX_KEY: Final = 200
+"""An error shows at most this many characters of a key."""
 _DTYPES: Final = ("F64", "F32", "F16", "BF16", "I64", "I32")
 """Dtypes that are read. Trainers may write alpha as a whole number."""
 
@@ -149,10 +152,11 @@ class _LoraFile:
             else:
                 self._keys[place][parsed.part] = key
         if unknown:
+            first = ", ".join(printable(each, _MAX_KEY) for each in unknown[:_LISTED])
             fit = "1 key fits" if len(unknown) == 1 else f"{len(unknown)} keys fit"
             raise CheckpointError(
-                f"{self._path}: {fit} no weight of this model, the first "
-                f"{', '.join(unknown[:_LISTED])}; take a LoRA that was trained for this model"
+                f"{self._path}: {fit} no weight of this model, the first {first}; take a LoRA that "
+                "was trained for this model"
             )
         if not self._keys:
             raise CheckpointError(f"{self._path} holds no LoRA")
@@ -175,7 +179,7 @@ class _LoraFile:
         if not {"down", "up"} <= parts.keys():
             raise CheckpointError(f"{self._path}: {network} {key} has one of its two factors only")
         down, up = self._read(parts["down"]), self._read(parts["up"])
-        rank = len(down)
+        rank = down.shape[0] if down.ndim else 0
         fits = (
             up.shape[:2] == (shape[0], rank)
             and up.size == shape[0] * rank
@@ -210,6 +214,11 @@ class _LoraFile:
             raise CheckpointError(
                 f"{self._path}: {key} is {dtype}, which this engine does not read; convert the "
                 f"file to {' or '.join(_DTYPES[1:4])}"
+            )
+        if 0 in self._files.shapes[key]:
+            raise CheckpointError(
+                f"{self._path}: {key} {list(self._files.shapes[key])} is empty; take a LoRA that "
+                "was saved whole"
             )
         whole = tuple(slice(None) for _ in self._files.shapes[key])
         tensor = np.asarray(self._files.read_slice(key, whole), np.float32)

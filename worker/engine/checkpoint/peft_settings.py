@@ -8,10 +8,12 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.text.printable import printable
 
 _FIELD: Final = "lora_adapter_metadata"
 """The header of a file has the settings in this field."""
@@ -20,6 +22,10 @@ _ORDINARY_STARTS: Final = (True, False, None, "gaussian", "orthogonal", "eva")
 """Values of `init_lora_weights` that leave the model's own weights as they are."""
 _DEFAULT_ALPHA: Final = 8.0
 """PEFT uses this `lora_alpha` if the settings have none."""
+_REPEAT: Final = re.compile(r"[*+{]")
+_REPEATED_GROUP: Final = re.compile(r"\)[*+{]")
+_MAX_REPEATS: Final = 3
+"""A match of a name with 80 characters takes at most some 1e6 steps with so many."""
 
 
 class PeftSettings:
@@ -48,7 +54,7 @@ class PeftSettings:
         if not self._fields:
             return None
         for pattern, alpha in self._patterns.get(network, {}).items():
-            if any(re.match(rf"(.*\.)?({pattern})$", name) for name in names):
+            if any(pattern.match(name) for name in names):
                 return alpha
         name = f"{network}.lora_alpha"
         return self._number(name, self._fields.get(name, _DEFAULT_ALPHA))
@@ -77,27 +83,36 @@ class PeftSettings:
                     "path_initial_model_for_weight_conversion=…)"
                 )
 
-    def _alphas_by_pattern(self, name: str, patterns: object) -> dict[str, float]:
+    def _alphas_by_pattern(self, name: str, patterns: object) -> dict[re.Pattern[str], float]:
         if not isinstance(patterns, dict):
             if patterns is None:
                 return {}
             raise self._error(f"{name}={patterns!r} is no JSON object; save it again")
-        for pattern in patterns:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise self._error(
-                    f"{name} has {pattern!r}, which is no regular expression ({error})"
-                ) from None
         return {
-            pattern: self._number(f"{name} {pattern!r}", value)
+            self._compile(name, pattern): self._number(f"{name} {pattern!r}", value)
             for pattern, value in patterns.items()
         }
 
+    def _compile(self, name: str, pattern: str) -> re.Pattern[str]:
+        """Return the expression with which PEFT matches a pattern, if it matches in little time."""
+        if _REPEATED_GROUP.search(pattern) or len(_REPEAT.findall(pattern)) > _MAX_REPEATS:
+            raise self._error(
+                f"{name} has {pattern!r}, which may take hours to match: it repeats a group, or "
+                f"more than {_MAX_REPEATS} parts; write out the names of the layers"
+            )
+        try:
+            return re.compile(rf"(.*\.)?({pattern})$")
+        except (re.error, OverflowError, RecursionError) as error:
+            raise self._error(
+                f"{name} has {pattern!r}, which is no regular expression ({error})"
+            ) from None
+
     def _number(self, name: str, value: object) -> float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            with suppress(OverflowError):  # a whole number may have any number of digits
+                if math.isfinite(number := float(value)):
+                    return number
         raise self._error(f"{name}={value!r} is no finite number; save it again")
 
     def _error(self, sentence: str) -> CheckpointError:
-        return CheckpointError(f"{self._path}: {sentence}")
+        return CheckpointError(f"{self._path}: {printable(sentence)}")

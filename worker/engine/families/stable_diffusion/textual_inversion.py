@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.text.printable import printable
 from imagefleet.worker.engine.checkpoint.checkpoint_files import sha256_of_file
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
@@ -30,6 +31,8 @@ _KEYS: Final = {"clip_l": "text_encoder", "clip_g": "text_encoder_2"}
 """It gives the text encoder for each key in files for SDXL."""
 _EMBEDDING: Final = "embeddings.token_embedding.weight"
 _DTYPES: Final = ("F32", "F16", "BF16")
+_MAX_KEY: Final = 200
+"""An error shows at most this many characters of a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +103,7 @@ def _keys(path: Path, file: TensorFiles, configs: Configs) -> Mapping[str, str]:
     if len(encoders) > 1 and found == sorted(_KEYS):
         return {encoder: key for key, encoder in _KEYS.items()}
     needed = " and ".join(_KEYS) if len(encoders) > 1 else "one tensor"
-    shown = ", ".join(found[:5]) or "nothing"
+    shown = ", ".join(printable(each, _MAX_KEY) for each in found[:5]) or "nothing"
     raise CheckpointError(
         f"{path} holds {shown}, but a textual inversion for this model holds {needed}; take one "
         "that was trained for this model"
@@ -109,19 +112,20 @@ def _keys(path: Path, file: TensorFiles, configs: Configs) -> Mapping[str, str]:
 
 def _vectors(path: Path, file: TensorFiles, key: str, encoder: str, width: int) -> Floats:
     shape, dtype = file.shapes[key], file.dtypes[key]
+    shown = printable(key, _MAX_KEY)
     if not 1 <= len(shape) <= 2 or 0 in shape or dtype not in _DTYPES:
         raise CheckpointError(
-            f"{path}: {key} is {dtype} {list(shape)}; a textual inversion holds one or several "
+            f"{path}: {shown} is {dtype} {list(shape)}; a textual inversion holds one or several "
             f"vectors of {' or '.join(_DTYPES)}"
         )
     if shape[-1] != width:
         raise CheckpointError(
-            f"{path}: {key} has vectors of {shape[-1]} numbers, but {encoder} of this model has "
+            f"{path}: {shown} has vectors of {shape[-1]} numbers, but {encoder} of this model has "
             f"hidden_size={width}; take a textual inversion that was trained for this model"
         )
     tensor = np.asarray(file.read_slice(key, tuple(slice(None) for _ in shape)), np.float32)
     if not np.isfinite(tensor).all():
-        raise CheckpointError(f"{path}: {key} holds NaN or infinity; download it again")
+        raise CheckpointError(f"{path}: {shown} holds NaN or infinity; download it again")
     return tensor.reshape(-1, width)
 
 
