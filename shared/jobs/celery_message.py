@@ -4,6 +4,9 @@ format.
 Producers write Celery's message protocol 2 inside kombu's Redis envelope. One server-side script
 can then store the job record and the message together, and a process that only submits need not
 import Celery. A test compares the messages with those that Celery itself sends.
+
+A message is short, because very many wait: its body is plain text, which needs no `body_encoding`,
+and what says nothing is left out (docs/decisions/0021-short-messages-and-records.md).
 """
 
 import base64
@@ -33,9 +36,6 @@ _TRACE_PARENT: Final = "traceparent"
 """Header with the span in which the job was submitted, as W3C Trace Context writes it:
 https://www.w3.org/TR/trace-context/#traceparent-header"""
 _TRACE_PARENT_FORM: Final = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-NO_PROMPTS_IN_LOGS = ""
-"""Messages have this text as `argsrepr` and `kwargsrepr`. Celery would fill them with the prompt,
-which it would then log, and which every message would contain twice."""
 
 
 def job_message(
@@ -83,10 +83,9 @@ def task_message(
 
     Celery message protocol 2: https://docs.celeryq.dev/en/stable/internals/protocol.html
     """
-    body = json.dumps([[], kwargs, _NO_WORKFLOW], separators=(",", ":"))
-    return json.dumps(
+    return _compact(
         {
-            "body": base64.b64encode(body.encode()).decode(),
+            "body": _compact([[], kwargs, {}]),
             "content-encoding": "utf-8",
             "content-type": "application/json",
             "headers": {
@@ -94,9 +93,8 @@ def task_message(
                 **({REQUEST_SHA1: request_sha1} if request_sha1 else {}),
                 **({_TRACE_PARENT: trace_parent} if trace_parent else {}),
             },
-            "properties": _properties(id, priority, queue),
-        },
-        separators=(",", ":"),
+            "properties": {"delivery_info": {"routing_key": queue}, "priority": priority},
+        }
     )
 
 
@@ -166,7 +164,6 @@ def _denoised_steps(request: JobRequest) -> int | None:
     return None if steps is None else request.denoised_steps(steps)
 
 
-_NO_WORKFLOW = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
 
 
@@ -182,11 +179,6 @@ def _headers(
         "lang": "py",
         "task": task,
         "id": job_id,
-        "root_id": job_id,
-        "parent_id": None,
-        "group": None,
-        "argsrepr": NO_PROMPTS_IN_LOGS,
-        "kwargsrepr": NO_PROMPTS_IN_LOGS,
         "origin": _ORIGIN,
         **({"images": images} if images > 1 else {}),
         **({"steps": steps} if steps else {}),
@@ -194,12 +186,6 @@ def _headers(
     }
 
 
-def _properties(job_id: str, priority: int, queue: str) -> dict[str, Any]:
-    return {
-        "correlation_id": job_id,
-        "delivery_info": {"exchange": "", "routing_key": queue},
-        "delivery_mode": 2,
-        "delivery_tag": job_id,
-        "priority": priority,
-        "body_encoding": "base64",
-    }
+def _compact(value: object) -> str:
+    """Return JSON without spaces. Letters stay as they are: escapes would need 6 bytes for one."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -5,7 +5,8 @@ the versions of the message; it depends on neither queues nor envelopes.
 """
 
 import hashlib
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,13 +21,37 @@ MESSAGE_VERSION: Final = NEWEST_VERSION
 """The newest version of a message. A parameter that workers of the version before could not read
 raises it, by its `since` in the table. Jobs without such parameters are sent as version 1, so that
 workers of release 0.1.0 can run them."""
+SAME_IN_ALL_RELEASES: Final[Mapping[str, object]] = {
+    "num_images_per_prompt": 1,
+    "preview": False,
+    "format": "png",
+    "priority": 3,
+    "callback_events": ["succeeded", "failed", "cancelled"],
+}
+"""Defaults that release 0.1.0 has, too. A later release may not change them: messages and records
+of other releases leave them out."""
 _NEWER: Final = {name: row.since for name, row in PARAMETERS.items() if row.since > 1}
 """The parameters that workers of release 0.1.0 do not read, and the version that each needs."""
 
 
 def pack(request: JobRequest) -> dict[str, Any]:
     """Return the keyword arguments of the job's Celery message."""
-    return {"version": _version_of(request), "request": request.model_dump(mode="json")}
+    return {"version": _version_of(request), "request": short_fields(request)}
+
+
+def stored_text(request: JobRequest) -> str:
+    """Return the text of the request in a job's record."""
+    return json.dumps(short_fields(request), separators=(",", ":"), ensure_ascii=False)
+
+
+def short_fields(request: JobRequest) -> dict[str, Any]:
+    """Return the fields of a request without those that say nothing: they are what every release
+    reads if a field is missing."""
+    return {
+        name: value
+        for name, value in request.model_dump(mode="json").items()
+        if value is not None and value != SAME_IN_ALL_RELEASES.get(name)
+    }
 
 
 def _version_of(request: JobRequest) -> int:

@@ -12,6 +12,7 @@ from imagefleet.shared.errors import UnreadableRecord
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
 from imagefleet.shared.jobs.delayed_messages import DelayedMessages
 from imagefleet.shared.jobs.image_expiry import KeepTime
+from imagefleet.shared.jobs.message_arguments import stored_text
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
 from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport, attempt_verdict
 from imagefleet.shared.jobs.queue_sweeper import QueueSweeper
@@ -91,7 +92,7 @@ class JobRecords:
         key = self.key(job_id)
         seconds, microseconds = self._redis.time()
         with self._redis.pipeline(transaction=True) as pipe:
-            pipe.hsetnx(key, "request", request.model_dump_json())
+            pipe.hsetnx(key, "request", stored_text(request))
             pipe.hsetnx(key, "state", State.QUEUED.value)
             pipe.hsetnx(key, "submitted_at", f"{seconds}.{microseconds:06d}")
             pipe.execute()

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.jobs.celery_message import job_message
+from imagefleet.shared.jobs.message_arguments import stored_text
 from imagefleet.shared.jobs.queues import list_key, queue_of
 from imagefleet.shared.jobs.redis_keys import job_key, known_queues_key, limits_key
 from imagefleet.shared.jobs.request import JobRequest
@@ -77,7 +78,7 @@ class JobSubmitter:
         args: list[str] = []
         for (job_id, request), queue in zip(jobs, queues, strict=True):
             keys += [job_key(self._namespace, job_id), list_key(queue, request.priority)]
-            text = request.model_dump_json()
+            text = stored_text(request)
             args += [text, job_message(job_id, request, queue, trace_parent, stored=text)]
         different = ""
         for _ in range(_MAX_CALLS):

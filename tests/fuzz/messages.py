@@ -55,6 +55,8 @@ Envelope = dict[str, Any]
 def _valid_envelope() -> Envelope:
     request = JobRequest(prompt="a red star", seed=1)
     envelope: Envelope = json.loads(job_message(ID, request, "default.native"))
+    envelope["properties"]["body_encoding"] = "base64"
+    _set_body(envelope, envelope["body"].encode())
     return envelope
 
 

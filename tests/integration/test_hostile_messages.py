@@ -25,9 +25,9 @@ from tests.support.hostile_messages import (
     REQUEST,
     Envelope,
     encode,
-    encode_body,
     envelope,
     with_arguments,
+    with_body,
     with_headers,
 )
 from tests.support.jobs import finish
@@ -247,8 +247,10 @@ def test_a_newer_message_waits_for_a_newer_worker_until_its_time_is_over(
 ) -> None:
     job = producer.submit("a")
     client.delete(*client.keys(f"{namespace}.*"))
-    newer = json.loads(job_message(job.id, job.status().request, "q"))
-    newer["body"] = encode_body([[], {"version": MESSAGE_VERSION + 1, "request": REQUEST}, {}])
+    newer = with_body(
+        job_message(job.id, job.status().request, "q"),
+        {"version": MESSAGE_VERSION + 1, "request": REQUEST},
+    )
     _push(client, namespace, newer, job.id)
     worker = start(IMAGEFLEET_NEWER_MESSAGE_S="8")
     until(lambda: client.zcard(f"{namespace}:later") == 1)
@@ -287,9 +289,10 @@ def test_a_recorded_job_with_an_unknown_field_waits_for_a_newer_worker_if_it_has
     """Without the field the job would give another image."""
     job = producer.submit("a")
     client.delete(*client.keys(f"{namespace}.*"))
-    newer = json.loads(job_message(job.id, job.status().request, "q"))
     request = {**REQUEST, "a_newer_field": value}
-    newer["body"] = encode_body([[], {"version": 1, "request": request}, {}])
+    newer = with_body(
+        job_message(job.id, job.status().request, "q"), {"version": 1, "request": request}
+    )
     stored = json.loads(client.hget(f"{namespace}:job:{job.id}", "request") or "")
     client.hset(f"{namespace}:job:{job.id}", "request", json.dumps({**stored, **request}))
     _push(client, namespace, newer, job.id)

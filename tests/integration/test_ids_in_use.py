@@ -16,7 +16,7 @@ from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from tests.support.hostile_messages import encode, encode_body
+from tests.support.hostile_messages import encode, with_body
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, Worker, until
 
@@ -174,9 +174,8 @@ def test_a_message_of_plain_celery_that_only_another_release_accepts_fails_its_o
 def _newer(client: redis.Redis, namespace: str, job: Job) -> str:
     """Replace the message of a waiting job by one that only a newer worker can read."""
     queue = list_key(f"{namespace}.default.native", 3)
-    message = json.loads(str(client.rpop(queue)))
     arguments = {"version": MESSAGE_VERSION + 1, "request": {"prompt": "a cat"}}
-    newer = encode({**message, "body": encode_body([[], arguments, {}])}, job.id)
+    newer = encode(with_body(str(client.rpop(queue)), arguments), job.id)
     client.lpush(queue, newer)
     return newer
 

@@ -14,8 +14,11 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 
-IGNORED = {"origin", "timelimit", "delivery_tag", "reply_to", "argsrepr", "kwargsrepr", "recorded"}
-"""These differ by sender, are not used here, or are empty to keep prompts out of logs."""
+IGNORED = {
+    *("origin", "timelimit", "delivery_tag", "reply_to", "argsrepr", "kwargsrepr", "recorded"),
+    *("root_id", "correlation_id", "delivery_mode", "exchange"),
+}
+"""These differ by sender, or are left out, because neither workers nor Celery need them there."""
 DEFAULTS: dict[str, Any] = {
     "shadow": None,
     "eta": None,
@@ -35,9 +38,13 @@ DEFAULTS: dict[str, Any] = {
 def _comparable(text: str) -> dict[str, Any]:
     """Decode the body and drop what may differ."""
     envelope: dict[str, Any] = json.loads(text)
-    envelope["body"] = json.loads(base64.b64decode(envelope["body"]))
+    encoding = envelope["properties"].pop("body_encoding", None)
+    body = base64.b64decode(envelope["body"]) if encoding == "base64" else envelope["body"]
+    args, kwargs, workflow = json.loads(body)
+    envelope["body"] = args, kwargs, {name: each for name, each in workflow.items() if each}
     headers = {k: v for k, v in envelope["headers"].items() if DEFAULTS.get(k, ...) != v}
-    for part in (headers, envelope["properties"]):
+    properties = envelope["properties"]
+    for part in (headers, properties, properties["delivery_info"]):
         for name in IGNORED:
             part.pop(name, None)
     return {**envelope, "headers": headers}

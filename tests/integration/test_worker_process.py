@@ -25,6 +25,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.control_messages import remote_control_app
 from tests.support.files import files_below
+from tests.support.hostile_messages import with_body
 from tests.support.jobs import finish
 from tests.support.processes import PATIENT, StartWorker, until
 
@@ -333,7 +334,7 @@ def test_cancelled_jobs_leave_no_image(
 
 def _envelope(**changes: object) -> str:
     """Return a valid message with some parts replaced."""
-    whole = json.loads(job_message("nobody", JobRequest(prompt="a"), "q"))
+    whole = with_body(job_message("nobody", JobRequest(prompt="a"), "q"), {})
     return json.dumps({**whole, **changes})
 
 
@@ -401,9 +402,8 @@ def test_a_job_the_producer_should_have_refused_fails_at_the_worker_with_its_rea
     jobs = producer.submit_many(["as accepted"] * len(REFUSED))
     client.delete(list_key(f"{namespace}.default.native", 3))
     for job, (kwargs, _) in zip(jobs, REFUSED, strict=True):
-        envelope = json.loads(job_message(job.id, job.status().request, "q"))
-        body = base64.b64encode(json.dumps([[], kwargs, {}]).encode()).decode()
-        _push(client, namespace, json.dumps({**envelope, "body": body}))
+        message = with_body(job_message(job.id, job.status().request, "q"), kwargs)
+        _push(client, namespace, json.dumps(message))
     start()
     assert finish(producer, jobs, timeout=900) == {State.FAILED}
     errors = [job.status().error for job in jobs]

@@ -40,9 +40,17 @@ def encode_body(payload: object) -> str:
 
 def envelope(**changes: object) -> Envelope:
     """Return a message of plain Celery with some parts replaced."""
-    whole = json.loads(job_message(HOSTILE_ID, JobRequest.parse(dict(REQUEST)), "q"))
+    arguments = {"version": 1, "request": dict(REQUEST)}
+    whole = with_body(job_message(HOSTILE_ID, JobRequest.parse(dict(REQUEST)), "q"), arguments)
     del whole["headers"]["recorded"]
     return {**whole, **changes}
+
+
+def with_body(message: str, kwargs: object) -> Envelope:
+    """Return a message whose task has these keyword arguments, in Base64 as Celery has them."""
+    whole = json.loads(message)
+    whole["properties"]["body_encoding"] = "base64"
+    return {**whole, "body": encode_body([[], kwargs, {}])}
 
 
 def with_headers(**changes: object) -> Envelope:

@@ -212,10 +212,16 @@ _PLAIN: Final = {DEFAULT_MODEL: PLAIN, PLAIN.model: PLAIN}
 
 
 def _job(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is written of a job: its record, its message and the metadata of its images."""
+    """Return what is written of a job: its record, its message and the metadata of its images.
+
+    Record and message have all fields here, as earlier releases wrote them. This release leaves out
+    what says nothing (`short_fields`).
+    """
     request = JobRequest.parse({"prompt": "a star", "seed": 7, **parameters})
-    message = json.dumps(pack(request))
-    assert json.dumps(pack(unpack(json.loads(message), "j"))) == message
+    short = pack(request)
+    assert unpack(short, "j").model_dump() == request.model_dump()
+    message = json.dumps({**short, "request": request.model_dump(mode="json")})
+    assert pack(unpack(json.loads(message), "j")) == short
     attempt = plan_attempt("j", request, INFO)
     _start(attempt, request)
     documents = [

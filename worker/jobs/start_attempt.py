@@ -21,6 +21,7 @@ from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.celery_message import trace_parent_of
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
+from imagefleet.shared.jobs.message_arguments import stored_text
 from imagefleet.shared.jobs.message_origin import sha1_of
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -173,7 +174,7 @@ class JobStarter:
             host = "" if self._others is None else host_of(self._claims.worker)
         # A record that this worker created for the message has this request.
         request_sha1 = plan.origin.request_sha1 or (
-            "" if plan.recorded else sha1_of(plan.request.model_dump_json())
+            "" if plan.recorded else sha1_of(stored_text(plan.request))
         )
         return StartRequest(
             job_id=plan.job_id,
