@@ -23,6 +23,7 @@ from imagefleet.shared.bulk.file_layout import (
 )
 from imagefleet.shared.bulk.first_samples import first_samples
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
+from imagefleet.shared.bulk.sample_features import features_yaml
 from imagefleet.shared.bulk.stats import RunStats, ShardStats
 from imagefleet.shared.errors import InvalidRequest, StorageUnavailable
 from imagefleet.shared.process.extras import how_to_install
@@ -65,7 +66,9 @@ def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
     sheet = _contact_sheet(store, plan, markers)
     if sheet is not None:
         store.put(CONTACT_SHEET, sheet, "image/png")
-    card = render_card(plan, stats, has_sheet=sheet is not None)
+    is_webdataset = plan.format is BulkFormat.WEBDATASET
+    features = features_yaml(store, plan, markers) if is_webdataset else None
+    card = render_card(plan, stats, has_sheet=sheet is not None, features=features)
     store.put(CARD, card.encode(), "text/markdown; charset=utf-8")
     store.put(RUN_STATS, stats.dump(), "application/json")
     return stats
@@ -120,8 +123,11 @@ def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]
     return None
 
 
-def render_card(plan: Plan, stats: RunStats, *, has_sheet: bool = False) -> str:
+def render_card(
+    plan: Plan, stats: RunStats, *, has_sheet: bool = False, features: str | None = None
+) -> str:
     """Return the dataset card, `README.md`."""
+    info = "" if features is None else f"dataset_info:\n  features:\n{features}\n"
     rows = "\n".join(f"| {name} | {value} |" for name, value in _facts(plan, stats))
     inputs = list(_inputs(plan))
     *names, last = ("parameters", "seed", *(name for name, _ in inputs))
@@ -140,7 +146,7 @@ configs:
   - split: train
     path:
 {_data_files(plan)}
----
+{info}---
 
 # Images generated from {counted(stats.rows, "prompt")}
 

@@ -11,9 +11,10 @@ from imagefleet.shared.bulk.file_layout import (
     CONTACT_SHEET,
     RUN_STATS,
     archive_key,
+    metadata_key,
     stats_key,
 )
-from imagefleet.shared.bulk.plan import Plan, RowParameters, ShardPlan, Source
+from imagefleet.shared.bulk.plan import Plan, RowParameters, ShardPlan, Source, canonical_json
 from imagefleet.shared.bulk.stats import ShardFile, ShardStats
 from imagefleet.shared.bulk.summary import write_missing_summary, write_summary
 from imagefleet.shared.errors import StorageDenied, StorageUnavailable
@@ -49,6 +50,7 @@ def _finish_with_archive(store: MemoryStore) -> None:
     sample = Sample(key="000000000-00", image=image.getvalue(), extension="png", document=document)
     write_tar([sample], archive)
     stored = store.put_file(archive_key("00000"), archive, "application/x-tar")
+    store.put(metadata_key("00000"), canonical_json(document), "application/jsonl")
     file = ShardFile(key=stored.key, sha256=stored.sha256, size=stored.size)
     stats = ShardStats(
         shard="00000",
