@@ -5,6 +5,7 @@ not read the cells of rows.
 """
 
 import difflib
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -65,14 +66,20 @@ def check_copied_column(column: object) -> None:
     """Check the name of a column that sets no parameter, and so is copied.
 
     Raises:
-        InvalidRequest: it is that of a parameter of jobs, or looks like a mistyped one.
-        RowRejected: it is no text, or empty, or cannot be encoded.
+        InvalidRequest: it is empty, or that of a parameter of jobs, or looks like a mistyped one.
+        RowRejected: it is no text, or cannot be encoded.
     """
-    if not isinstance(column, str) or not column:
+    if not isinstance(column, str):
         raise RowRejected("column", column, "must have a name")
+    if not column:
+        limit = (
+            "has no name, as the index that df.to_csv() of pandas writes; leave it out with "
+            "--ignore-column '' (in Python ignore_columns=[''])"
+        )
+        raise InvalidRequest("column", column, limit)
     if column != escape_surrogates(column):
         raise RowRejected("column", column, "must have a UTF-8 name")
-    ignoring = f"--ignore-column {column} (in Python ignore_columns=[{column!r}])"
+    ignoring = f"--ignore-column {shlex.quote(column)} (in Python ignore_columns=[{column!r}])"
     plain = column.lower().replace("-", "_").replace(" ", "_")
     if plain == "denoising_end":
         raise InvalidRequest("column", column, f"{_NO_LATENTS}, or leave it out with {ignoring}")
@@ -84,10 +91,10 @@ def check_copied_column(column: object) -> None:
             f"to copy it into the metadata, or leave it out with {ignoring}",
         )
     if like := difflib.get_close_matches(plain, _COLUMNS, 1, _MIN_SIMILARITY):
+        option = shlex.quote(f"{like[0]}={column}")
         raise InvalidRequest(
             "column",
             column,
-            f"looks like {like[0]!r}; rename it, use it for {like[0]} with --column "
-            f"{like[0]}={column} (in Python columns={{{like[0]!r}: {column!r}}}), or leave it "
-            f"out with {ignoring}",
+            f"looks like {like[0]!r}; rename it, use it for {like[0]} with --column {option} "
+            f"(in Python columns={{{like[0]!r}: {column!r}}}), or leave it out with {ignoring}",
         )

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
 
-from imagefleet.producer.bulk.readers import RejectedRow, shown_value
+from imagefleet.producer.bulk.rows import RejectedRow, shown_value
 
 _STORED_AS_TEXT: Final = (date, time, timedelta, Decimal, UUID, PurePath)
 _MAX_DEPTH: Final = 64

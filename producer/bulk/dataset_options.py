@@ -14,7 +14,7 @@ from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.producer.connection.input_images import INPUT_FIELDS
 from imagefleet.shared.bulk.plan import BulkFormat, RowParameters
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs.arguments import check_whole_number
+from imagefleet.shared.jobs.arguments import check_whole_number, plain_value
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, ROW_PARAMETERS, default_of
 from imagefleet.shared.jobs.request import JobRequest
@@ -50,12 +50,14 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
         ConfigurationError, StorageDenied, StorageUnavailable: an input cannot be uploaded.
     """
     check_parameters(parameters)
+    shard_size, seed, limit = map(plain_value, (shard_size, seed, limit))
+    height, width = map(plain_value, (height, width))
     ignored_columns = checked_ignored_columns(ignore_columns)
     if limit is not None:
         check_whole_number("limit", limit, 1)
     dataset_format = _one_of(BulkFormat, "format", format)
     file_format = _one_of(ImageFormat, "image_format", image_format)
-    given = {name: value for name, value in parameters.items() if value is not None}
+    given = {n: plain_value(value) for n, value in parameters.items() if value is not None}
     texts = {name: value for name, value in given.items() if name not in INPUT_FIELDS}
     addresses: dict[str, Any] = {
         name: images.address(name, given[name], Path()) for name in INPUT_FIELDS if name in given

@@ -71,6 +71,8 @@ def dry_run(
     destination: str | Path,
     *,
     input_format: str | None = None,
+    delimiter: str | None = None,
+    encoding: str | None = None,
     upload_files: bool = False,
     **options: Any,
 ) -> DryRun:
@@ -85,7 +87,7 @@ def dry_run(
     spec = parse_spec(images, **options)
     planner = RowPlanner(spec.defaults, offers, images)
     url, store = open_new_destination(destination, connection)
-    sources = find_sources(rows, input_format, url)
+    sources = find_sources(rows, input_format, url, delimiter=delimiter, encoding=encoding)
     existing = read_plan(store)
     check_columns(sources, spec.defaults)
     with PlanBuilder(spec, planner, _UnwrittenShards()) as builder:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from imagefleet.producer.bulk.readers import Row, Table, open_iterable
+from imagefleet.producer.bulk.readers import Table, open_iterable
+from imagefleet.producer.bulk.rows import Row
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, StorageUnavailable
 from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
 from imagefleet.shared.process.extras import how_to_install

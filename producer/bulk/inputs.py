@@ -25,6 +25,7 @@ from imagefleet.producer.bulk.readers import (
     open_table,
 )
 from imagefleet.producer.bulk.stored_inputs import find_objects, is_hidden
+from imagefleet.producer.bulk.text_files import FileOptions
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_not_data_frame
 from imagefleet.shared.storage import ObjectStore, folder_of
@@ -55,7 +56,12 @@ class TableSource:
 
 
 def find_sources(
-    rows: Rows, input_format: str | None = None, destination: str = ""
+    rows: Rows,
+    input_format: str | None = None,
+    destination: str = "",
+    *,
+    delimiter: str | None = None,
+    encoding: str | None = None,
 ) -> list[TableSource]:
     """Return the tables of an input, in the order in which their rows are numbered.
 
@@ -63,6 +69,8 @@ def find_sources(
         input_format: type of all files, one of `FILE_TYPES`; None: as their names end.
         destination: URL of the dataset that is made of them. Its own files are left out of a
             folder, a prefix or a pattern, so that the same input can be given again.
+        delimiter: the character between two cells of CSV files; None: a comma, in .tsv files a tab.
+        encoding: that of text files, as Python names it; None: UTF-8, or as their marks say.
 
     Raises:
         InvalidRequest: there is no such file, or `rows` is none of the above.
@@ -71,13 +79,14 @@ def find_sources(
     if input_format is not None and input_format not in FILE_TYPES:
         known = ", ".join(FILE_TYPES)
         raise InvalidRequest("input_format", input_format, f"must be one of {known}")
+    options = FileOptions(file_type=input_format, delimiter=delimiter, encoding=encoding)
     if isinstance(rows, str):
         rows = InputNames((rows,))
     output = _output_folder(destination)
     if isinstance(rows, Path):
-        return _files([rows], input_format, output)
+        return _files([rows], options, output)
     if isinstance(rows, InputNames):
-        return [source for name in rows for source in _named(name, input_format, destination)]
+        return [source for name in rows for source in _named(name, options, destination)]
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         limit = "must be the name of a file, paths, or an iterable of prompts or mappings"
         raise InvalidRequest("rows", rows, limit)
@@ -85,20 +94,20 @@ def find_sources(
     if isinstance(rows, list | tuple):
         paths = [row for row in rows if isinstance(row, Path)]
         if paths and len(paths) == len(rows):
-            return _files(paths, input_format, output)
+            return _files(paths, options, output)
     return [TableSource(open=lambda: nullcontext(open_iterable(rows)), folder=Path())]
 
 
-def _named(name: str, input_format: str | None, destination: str) -> list[TableSource]:
+def _named(name: str, options: FileOptions, destination: str) -> list[TableSource]:
     if name == STDIN:
-        return [TableSource(open=partial(_open_stdin, input_format), folder=Path())]
+        return [TableSource(open=partial(_open_stdin, options), folder=Path())]
     if name.startswith("hf://"):
         return [TableSource(open=lambda: nullcontext(open_hub_dataset(name)))]
     scheme = scheme_of(name)
     if scheme is not None and scheme.place is Place.BUCKET:
-        any_type = input_format is not None
+        any_type = options.file_type is not None
         store, keys = find_objects(name, any_type=any_type, destination=destination)
-        return [TableSource(open=partial(_open_stored, store, key, input_format)) for key in keys]
+        return [TableSource(open=partial(_open_stored, store, key, options)) for key in keys]
     try:
         path = folder_of(name) or Path(name).expanduser()
         exists = path.exists()
@@ -106,12 +115,19 @@ def _named(name: str, input_format: str | None, destination: str) -> list[TableS
         raise InvalidRequest("input", name, f"cannot be read: {error}") from None
     output = _output_folder(destination)
     if not exists and glob.has_magic(name):
-        found = [Path(each) for each in sorted(glob.glob(str(path), recursive=True))]
-        found = [each for each in found if not _is_below(each, output)]
+        found = [each for each in _matching(path) if not _is_below(each, output)]
         if not found:
             raise InvalidRequest("input", name, "matches no file")
-        return _files([each for each in found if each.is_file()], input_format, output)
-    return _files([path], input_format, output)
+        return _files([each for each in found if each.is_file()], options, output)
+    return _files([path], options, output)
+
+
+def _matching(pattern: Path) -> list[Path]:
+    """Return what fits a pattern. The folder from which it is looked for is no pattern, whatever
+    its name holds."""
+    folder = next(each for each in pattern.parents if each.exists())
+    names = glob.glob(str(pattern.relative_to(folder)), root_dir=folder, recursive=True)
+    return [folder / name for name in sorted(names)]
 
 
 def _output_folder(destination: str) -> Path | None:
@@ -125,13 +141,11 @@ def _is_below(path: Path, output: Path | None) -> bool:
     return output is not None and path.resolve().is_relative_to(output)
 
 
-def _files(
-    paths: Iterable[Path], input_format: str | None, output: Path | None
-) -> list[TableSource]:
+def _files(paths: Iterable[Path], options: FileOptions, output: Path | None) -> list[TableSource]:
     sources = []
     for path in paths:
-        for file in _files_in(path, input_format, output) if path.is_dir() else [path]:
-            opened = partial(open_table, file, str(file), input_format)
+        for file in _files_in(path, options, output) if path.is_dir() else [path]:
+            opened = partial(open_table, file, str(file), options)
             sources.append(
                 TableSource(
                     open=partial(_opened, opened), folder=file.absolute().parent, is_local_file=True
@@ -144,7 +158,7 @@ def _opened(open_one: Callable[[], Table]) -> AbstractContextManager[Table]:
     return nullcontext(open_one())
 
 
-def _files_in(folder: Path, input_format: str | None, output: Path | None) -> list[Path]:
+def _files_in(folder: Path, options: FileOptions, output: Path | None) -> list[Path]:
     """Return the files of a folder without the hidden ones, and without those in `output`, unless
     that is the folder itself or lies around it."""
     if _is_below(folder, output):
@@ -156,7 +170,7 @@ def _files_in(folder: Path, input_format: str | None, output: Path | None) -> li
         and path.is_file()
         and not _is_below(path, output)
     )
-    found = [path for path in files if input_format is not None or has_file_type(path.name)]
+    found = [path for path in files if options.file_type is not None or has_file_type(path.name)]
     if not found:
         known = ", ".join(f".{each}" for each in FILE_TYPES)
         raise InvalidRequest("input", str(folder), f"holds no file that ends in {known}")
@@ -164,32 +178,32 @@ def _files_in(folder: Path, input_format: str | None, output: Path | None) -> li
 
 
 @contextmanager
-def _open_stdin(input_format: str | None) -> Iterator[Table]:
+def _open_stdin(options: FileOptions) -> Iterator[Table]:
     """Copy standard input to a temporary file and open it. Parquet is read from its end."""
-    if input_format is None:
+    if options.file_type is None:
         known = ", ".join(FILE_TYPES)
         limit = f"standard input needs --input-format (in Python input_format=), one of {known}"
         raise InvalidRequest("input", STDIN, limit)
     with _temporary_table(
-        lambda file: shutil.copyfileobj(sys.stdin.buffer, file), "stdin", input_format
+        lambda file: shutil.copyfileobj(sys.stdin.buffer, file), "stdin", options
     ) as table:
         yield table
 
 
 @contextmanager
-def _open_stored(store: ObjectStore, key: str, input_format: str | None) -> Iterator[Table]:
+def _open_stored(store: ObjectStore, key: str, options: FileOptions) -> Iterator[Table]:
     """Download an object to a temporary file and open it."""
     with _temporary_table(
-        lambda file: store.get_file(key, file), store.url + key, input_format
+        lambda file: store.get_file(key, file), store.url + key, options
     ) as table:
         yield table
 
 
 @contextmanager
 def _temporary_table(
-    write: Callable[[Any], object], name: str, input_format: str | None
+    write: Callable[[Any], object], name: str, options: FileOptions
 ) -> Iterator[Table]:
     with tempfile.NamedTemporaryFile(prefix="imagefleet-input-") as file:
         write(file)
         file.flush()
-        yield open_table(Path(file.name), name, input_format)
+        yield open_table(Path(file.name), name, options)

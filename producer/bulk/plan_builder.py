@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
 from imagefleet.producer.bulk.plan_writer import OpenShard
-from imagefleet.producer.bulk.readers import RejectedRow, Row, Table
+from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_validation import PlannedRow, RowDefaults, RowPlanner, Size
+from imagefleet.producer.bulk.rows import RejectedRow, Row
 from imagefleet.shared.bulk.file_layout import MAX_ROWS, shard_name
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
 from imagefleet.shared.errors import InvalidRequest

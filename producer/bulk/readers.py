@@ -8,51 +8,29 @@ group.
 
 import csv
 import hashlib
-import json
-import re
+import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
-
-from imagefleet.shared.errors import ConfigurationError, InvalidRequest
-from imagefleet.shared.process.extras import how_to_install
+from imagefleet.producer.bulk.json_rows import json_lines, json_rows
+from imagefleet.producer.bulk.parquet_rows import parquet_columns, read_parquet
+from imagefleet.producer.bulk.rows import RejectedRow, Row, row_of
+from imagefleet.producer.bulk.text_files import (
+    COMPRESSED,
+    NOTHING_SAID,
+    FileOptions,
+    open_lines,
+    without_mark,
+)
+from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage.regular_files import open_regular
-from imagefleet.shared.text.printable import mask_credentials
 
-_BATCH_ROWS: Final = 1_000
-_MAX_SHOWN_CHARS: Final = 60
-"""An error shows at most this many characters of a wrong value."""
-_MAX_MASKED_CHARS: Final = 300
-"""Characters of a wrong value in which credentials are looked for. At worst the search takes the
-cube of their number, and a stranger may have written them."""
-_REST_OF_CREDENTIALS: Final = re.compile(r"[^\s'\"]*@")
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedRow:
-    """A row that cannot be read or planned, with the reason."""
-
-    field: str
-    value: str | None
-    """None if the field has no value."""
-    reason: str
-
-
-def shown_value(value: str) -> str:
-    """Return the beginning of the value of a rejected row, without credentials of addresses."""
-    head = value[:_MAX_MASKED_CHARS]
-    if _REST_OF_CREDENTIALS.match(value, _MAX_MASKED_CHARS):
-        head += "@"  # else the first half of a long password would not be masked
-    return mask_credentials(head)[:_MAX_SHOWN_CHARS]
-
-
-Row = str | Mapping[str, Any] | RejectedRow
+_OTHER_DELIMITERS: Final = {";": "';'", "\t": "$'\\t'", "|": "'|'"}
+"""These stand between the columns of some CSV files; a shell writes them as the values do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,52 +46,76 @@ class Table:
     """Returns the digest of the file; None for an iterable."""
 
 
-def open_table(path: Path, name: str, file_type: str | None = None) -> Table:
+def open_table(path: Path, name: str, options: FileOptions = NOTHING_SAID) -> Table:
     """Open a file. Its rows are read lazily.
 
     Args:
         name: the name of the file in messages.
-        file_type: one of `FILE_TYPES`; None: as the name ends.
+        options: without a type, it is as the name ends.
 
     Raises:
         InvalidRequest: the file cannot be read or has an unknown type.
         ConfigurationError: the reader for this file type is not installed.
     """
-    reader = _READERS[file_type or file_type_of(name)]
+    file_type = options.file_type or file_type_of(name)
+    options = replace(options, file_type=file_type)
+    reader = _READERS[file_type]
     try:
         open_regular(path).close()
     except OSError as error:
         raise InvalidRequest("input", name, error.strerror or "cannot be read") from None
     return Table(
         name=Path(name).name,
-        columns=reader.columns(path),
-        rows=reader.read(path),
+        columns=reader.columns(path, options),
+        rows=reader.read(path, options),
         sha256=lambda: _sha256(path),
     )
 
 
 def open_iterable(rows: Iterable[Any], name: str | None = None) -> Table:
-    """Open an iterable of prompts or mappings, such as a Hugging Face dataset."""
+    """Open an iterable of prompts or mappings, such as a Hugging Face dataset, or an open file,
+    whose lines are prompts.
+
+    Raises:
+        InvalidRequest: it is a file that was not opened as text.
+    """
+    if isinstance(rows, io.TextIOBase):
+        return Table(name=type(rows).__name__, columns=(), rows=_prompts(rows))
+    if isinstance(rows, io.IOBase):
+        limit = "is a file of bytes; open it as text, or pass its pathlib.Path"
+        raise InvalidRequest("rows", type(rows).__name__, limit)
     return Table(
         name=name or type(rows).__name__,
         columns=getattr(rows, "column_names", None),  # of a Hugging Face dataset
-        rows=(_row_of(row) for row in rows),
+        rows=(row_of(row) for row in rows),
     )
 
 
 def file_type_of(name: str) -> str:
     """Return the type of a file by its name. Raise InvalidRequest if the type is not known."""
-    suffix = Path(name).suffix.lower().removeprefix(".")
+    suffix = _suffix(name)
     if suffix not in _READERS:
         known = ", ".join(f".{each}" for each in FILE_TYPES)
-        limit = f"must end in {known}; --input-format (in Python input_format=) names the type"
+        limit = (
+            f"must end in {known}, perhaps with {', '.join(COMPRESSED)} behind it; --input-format "
+            "(in Python input_format=) names the type"
+        )
         raise InvalidRequest("input", name, limit)
     return suffix
 
 
 def has_file_type(name: str) -> bool:
-    """Return whether the name ends as that of a file that can be read."""
-    return Path(name).suffix.lower().removeprefix(".") in _READERS
+    """Return whether the name ends as that of a table. A .json file in a folder is none, but often
+    what a program says about the tables beside it."""
+    return _suffix(name) in _READERS.keys() - {"json"}
+
+
+def _suffix(name: str) -> str:
+    """Return how a name ends, without the end that says how it is compressed."""
+    path = Path(name)
+    if path.suffix.lower() in COMPRESSED:
+        path = path.with_suffix("")
+    return path.suffix.lower().removeprefix(".")
 
 
 def _sha256(path: Path) -> str:
@@ -121,42 +123,26 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def without_mark(line: str) -> str:
-    """Return a line without the byte order mark that begins it: in the first line of a file, or in
-    a later one if files were joined."""
-    return line.removeprefix("\ufeff")
-
-
-def _read_txt(path: Path) -> Iterator[Row | None]:
+def _read_txt(path: Path, options: FileOptions) -> Iterator[Row | None]:
     """Yield a prompt per line. Invalid UTF-8 becomes lone surrogates, which are rejected later."""
-    with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        for line in map(without_mark, file):
-            yield line.rstrip("\r\n") if line.strip() else None
+    with open_lines(path, options) as lines:
+        yield from _prompts(lines)
 
 
-def _read_jsonl(path: Path) -> Iterator[Row | None]:
-    """Yield a JSON object or string per line."""
-    loads = json.loads
-    with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        for line in map(without_mark, file):
-            if not line or line.isspace():
-                yield None
-                continue
-            try:
-                yield _row_of(loads(line))
-            except (ValueError, RecursionError) as error:
-                yield RejectedRow("line", shown_value(line.strip()), f"is not JSON: {error}")
+def _prompts(lines: Iterable[str]) -> Iterator[Row | None]:
+    for line in map(without_mark, lines):
+        yield line.rstrip("\r\n") if line.strip() else None
 
 
-def _read_csv(path: Path) -> Iterator[Row | None]:
+def _read_csv(path: Path, options: FileOptions) -> Iterator[Row | None]:
     """Yield a mapping per row of a file with a header. An empty cell means no value.
 
     Raises:
         InvalidRequest: two columns have one name, a quote is never closed, a row of several lines
             is not CSV, or a cell has more than csv's limit of 131,072 characters.
     """
-    with _open_csv(path) as reader:
-        header = _header(reader, path)
+    with _open_csv(path, options) as reader:
+        header = _header(reader, path, options)
         while True:
             first_line = reader.line_num + 1
             try:
@@ -188,8 +174,9 @@ class _CsvReader:
     `csv.reader` gives equal cells for a line of spaces and for a quoted cell of spaces.
     """
 
-    def __init__(self, file: Iterable[str]) -> None:
-        self._reader = csv.reader(self._remember_line(file), strict=True)
+    def __init__(self, file: Iterable[str], delimiter: str) -> None:
+        lines = self._remember_line(file)
+        self._reader = csv.reader(lines, strict=True, delimiter=delimiter)
         self._line = ""
 
     @property
@@ -212,17 +199,18 @@ class _CsvReader:
 
 
 @contextmanager
-def _open_csv(path: Path) -> Iterator[_CsvReader]:
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        yield _CsvReader(file)
+def _open_csv(path: Path, options: FileOptions) -> Iterator[_CsvReader]:
+    default = "\t" if options.file_type == "tsv" else ","
+    with open_lines(path, options, any_line_end=True) as lines:
+        yield _CsvReader(lines, options.delimiter or default)
 
 
-def _csv_columns(path: Path) -> list[str]:
-    with _open_csv(path) as reader:
-        return _header(reader, path)
+def _csv_columns(path: Path, options: FileOptions) -> list[str]:
+    with _open_csv(path, options) as reader:
+        return _header(reader, path, options)
 
 
-def _header(reader: _CsvReader, path: Path) -> list[str]:
+def _header(reader: _CsvReader, path: Path, options: FileOptions) -> list[str]:
     """Read the header: the first line that is not blank."""
     try:
         header = next((cells for cells in reader if cells is not None), [])
@@ -231,57 +219,34 @@ def _header(reader: _CsvReader, path: Path) -> list[str]:
     for name, times in Counter(header).items():
         if name and times > 1:
             raise InvalidRequest("column", name, "appears twice in the header")
+    if len(header) == 1 and options.delimiter is None:
+        for mark, shown in _OTHER_DELIMITERS.items():
+            if mark in header[0]:
+                limit = (
+                    f"has a header of one column that holds {shown}; if that is between two "
+                    f"columns, name it with --delimiter {shown} (in Python delimiter={mark!r})"
+                )
+                raise InvalidRequest("input", str(path), limit)
     return header
-
-
-def _read_parquet(path: Path) -> Iterator[Row | None]:
-    with _open_parquet(path) as file:
-        for batch in file.iter_batches(_BATCH_ROWS):
-            yield from batch.to_pylist()
-
-
-def _parquet_columns(path: Path) -> list[str]:
-    with _open_parquet(path) as file:
-        return list(file.schema_arrow.names)
-
-
-@contextmanager
-def _open_parquet(path: Path) -> "Iterator[ParquetFile]":
-    try:
-        from pyarrow import ArrowException, ArrowInvalid, parquet
-    except ImportError:
-        raise ConfigurationError(f"Parquet needs pyarrow; {how_to_install('dataset')}") from None
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield file
-    except (ArrowInvalid, ArrowException, OSError) as error:
-        sentence = str(error).splitlines()[0]
-        limit = f"is not a complete Parquet file: {sentence}"
-        raise InvalidRequest("input", str(path), limit) from None
-
-
-def _row_of(row: object) -> Row:
-    if isinstance(row, str):
-        return row
-    if isinstance(row, Mapping):
-        return row
-    return RejectedRow("row", shown_value(repr(row)), "must be a prompt, or an object of columns")
 
 
 @dataclass(frozen=True)
 class _Reader:
     """The functions that read files of one type."""
 
-    read: Callable[[Path], Iterator[Row | None]]
-    columns: Callable[[Path], Sequence[str] | None]
+    read: Callable[[Path, FileOptions], Iterator[Row | None]]
+    columns: Callable[[Path, FileOptions], Sequence[str] | None]
     """Returns the columns as in `Table`."""
 
 
 _READERS: Final = {
-    "txt": _Reader(_read_txt, lambda path: ()),
+    "txt": _Reader(_read_txt, lambda *_: ()),
     "csv": _Reader(_read_csv, _csv_columns),
-    "jsonl": _Reader(_read_jsonl, lambda path: None),
-    "parquet": _Reader(_read_parquet, _parquet_columns),
+    "tsv": _Reader(_read_csv, _csv_columns),
+    "jsonl": _Reader(json_lines, lambda *_: None),
+    "ndjson": _Reader(json_lines, lambda *_: None),
+    "json": _Reader(json_rows, lambda *_: None),
+    "parquet": _Reader(read_parquet, parquet_columns),
 }
 FILE_TYPES: Final = tuple(_READERS)
 """The types of files that can be read, which are also the ends of their names."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from imagefleet.producer.bulk.copied_columns import escape_surrogates
-from imagefleet.producer.bulk.readers import RejectedRow
+from imagefleet.producer.bulk.rows import RejectedRow
 from imagefleet.shared.bulk.file_layout import REJECTED
 from imagefleet.shared.bulk.plan import canonical_json
 from imagefleet.shared.storage import ObjectStore

@@ -18,13 +18,14 @@ from imagefleet.producer.bulk.column_names import (
     parameter_by_column,
 )
 from imagefleet.producer.bulk.copied_columns import RowRejected, to_json_value
-from imagefleet.producer.bulk.readers import RejectedRow, Row
 from imagefleet.producer.bulk.row_cells import converted, is_missing
 from imagefleet.producer.bulk.row_images import RowImages
+from imagefleet.producer.bulk.rows import RejectedRow, Row
 from imagefleet.producer.connection.input_images import INPUT_FIELDS, NOT_YET_UPLOADED
 from imagefleet.shared.bulk.plan import RowParameters, ShardRow, canonical_json, derive_seed
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.arguments import plain_value
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.parameter_lookups import (
@@ -251,7 +252,9 @@ class RowPlanner:
                 if column not in self._accepted_columns:
                     self._accept_column(column)
                 extra[column] = to_json_value(column, value)
-            elif not is_missing(value) or (name == "prompt" and value == ""):
+                continue
+            value = plain_value(value)
+            if not is_missing(value) or (name == "prompt" and value == ""):
                 parameters[name] = converted(name, value)
         if "prompt" not in parameters:
             raise RowRejected(self._prompt, None, "is missing")

@@ -28,7 +28,7 @@ from imagefleet.shared.errors import (
     PlanDamaged,
     UnknownRun,
 )
-from imagefleet.shared.jobs.arguments import check_whole_number
+from imagefleet.shared.jobs.arguments import check_whole_number, plain_value
 from imagefleet.shared.storage import ObjectStore, announced_url, open_store, place_of
 from imagefleet.shared.storage.schemes import Place, schemes_at
 from imagefleet.shared.text.printable import mask_url
@@ -49,6 +49,8 @@ def start(
     max_failures: int | None = None,
     priority: int = DEFAULT_PRIORITY,
     input_format: str | None = None,
+    delimiter: str | None = None,
+    encoding: str | None = None,
     upload_files: bool = False,
     **options: Any,
 ) -> BulkRun:
@@ -61,6 +63,7 @@ def start(
         upload_files: whether text in the columns of images may name files of this host.
         options: those of `dataset_options.parse_spec`.
     """
+    max_failures, priority = map(plain_value, (max_failures, priority))
     if max_failures is not None:
         check_whole_number("max_failures", max_failures, 0)
     check_whole_number("priority", priority, 0, 9)
@@ -68,7 +71,7 @@ def start(
     with UploadedRowImages(lambda: connection.store(model), read_files=upload_files) as images:
         spec = parse_spec(images, **options)
         url, store = open_new_destination(destination, connection)
-        sources = find_sources(rows, input_format, url)
+        sources = find_sources(rows, input_format, url, delimiter=delimiter, encoding=encoding)
         plan, _ = plan_dataset(sources, spec, store, connection.offers(), images)
     run = _bulk_run(connection, submit, url, store, plan)
     run.resume(max_failures=max_failures, priority=priority)
@@ -155,10 +158,12 @@ def open_destination(destination: str | Path) -> tuple[str, ObjectStore]:
         forms = ", ".join(scheme.examples[0] for scheme in _DESTINATIONS)
         limit = f"must be {forms} or a folder; ./ makes it a folder"
         raise InvalidRequest("destination", url, limit)
-    if "://" not in url:
-        url = Path(url).absolute().as_uri()
     try:
+        if "://" not in url:
+            url = Path(url).expanduser().absolute().as_uri()
         store = open_store(url)
+    except RuntimeError as error:  # there is no such user
+        raise InvalidRequest("destination", url, str(error)) from None
     except ConfigurationError as error:
         sentence = _SETTING.sub("", str(error))
         raise InvalidRequest("destination", mask_url(url), sentence) from None

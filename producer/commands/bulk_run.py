@@ -44,6 +44,8 @@ def _require_inputs(
     type=click.Choice(FILE_TYPES),
     help="Type of the input. Default: as the names of the files end.",
 )
+@click.option("--delimiter", help="Between two cells of CSV files. Default: , and in .tsv a tab.")
+@click.option("--encoding", help="Of text files. Default: UTF-8, or as the file itself says.")
 @click.option(
     "--shard-size",
     type=int,
@@ -116,7 +118,7 @@ def run(
 ) -> None:
     """Generate images for every row of the INPUTs in DESTINATION.
 
-    An INPUT is a .txt, .csv, .jsonl or .parquet file, a folder of them, a glob, s3://bucket/…,
+    An INPUT is a .txt, .csv, .tsv, .jsonl, .json or .parquet file, a folder of them, a glob, s3://bucket/…,
     hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT], or - for standard input, which needs
     --input-format.
 

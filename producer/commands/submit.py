@@ -4,11 +4,11 @@ import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
-from imagefleet.producer.bulk.readers import without_mark
+from imagefleet.producer.bulk.text_files import decoded, error_about_text, without_mark
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.client.job import Job
 from imagefleet.producer.commands.client_command import client_command
@@ -72,9 +72,10 @@ def _read_prompts(prompts: Iterable[str], given: Mapping[str, Any]) -> Iterator[
 
 
 def _read_stdin(given: Mapping[str, Any]) -> Iterator[str]:
-    if isinstance(sys.stdin, io.TextIOWrapper):  # other bytes than UTF-8 get an error with a line
-        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
-    texts = (without_mark(line).rstrip("\r\n") for line in sys.stdin)
+    with error_about_text("-"):
+        file = decoded(cast(io.BufferedReader, sys.stdin.buffer), "-", any_line_end=True)
+        texts = [without_mark(line).rstrip("\r\n") for line in file]
+        file.detach()  # standard input stays open
     lines = [(number, text) for number, text in enumerate(texts, 1) if text.strip()]
     if not lines:
         raise InvalidRequest("prompt", "-", "standard input holds no prompt")

@@ -1,6 +1,15 @@
 """Check arguments of public calls. Pure functions."""
 
+from typing import Any
+
 from imagefleet.shared.errors import InvalidRequest
+
+
+def plain_value(value: Any) -> Any:
+    """Return the Python value of a numpy scalar, as np.int64(7), and any other value as it is."""
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return value.item()
+    return value
 
 
 def check_whole_number(field: str, value: object, low: int, high: int | None = None) -> None:

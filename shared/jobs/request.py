@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import Field, StrictBool, ValidationError, model_validator
 
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.arguments import plain_value
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
@@ -373,8 +374,7 @@ class JobRequest(Model):
         """Validate `parameters`.
 
         Args:
-            stored: a producer of another release may have accepted them. Unknown fields are
-                ignored.
+            stored: another release may have accepted them. Unknown fields are ignored.
 
         Raises:
             InvalidRequest: names the first field that is unknown, else the first that is wrong.
@@ -382,7 +382,7 @@ class JobRequest(Model):
         try:
             if stored:
                 return cls.model_validate(parameters, extra="ignore", context=STORED)
-            return cls.model_validate(parameters)
+            return cls.model_validate({name: plain_value(parameters[name]) for name in parameters})
         except ValidationError as error:
             raise invalid_request(error, parameters, cls.model_fields) from None
 

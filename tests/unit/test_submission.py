@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import fakeredis
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -28,6 +29,11 @@ def _png(color: str = "red") -> bytes:
     buffer = BytesIO()
     Image.new("RGB", (8, 8), color).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    [(_, request)] = _parse({"prompt": "a", "seed": np.int64(7)}, guidance_scale=np.float32(2.5))
+    assert (request.seed, request.guidance_scale) == (7, 2.5)
 
 
 @pytest.mark.parametrize(

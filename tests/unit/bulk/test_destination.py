@@ -1,6 +1,7 @@
 """The destination of a dataset is refused in a sentence that names it, and no setting."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,14 @@ def test_a_wrong_destination(destination: str, sentence: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         open_destination(destination)
     assert str(refused.value).startswith(f"destination={destination!r}: {sentence}")
+
+
+def test_a_tilde_is_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for destination in ("~/data", Path("~/data")):
+        assert open_destination(destination)[0] == f"{(tmp_path / 'data').as_uri()}/"
+    with pytest.raises(InvalidRequest, match="no-such-user"):
+        open_destination("~no-such-user/data")
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from datasets import Dataset
 from pyarrow import parquet
 
 from imagefleet.producer.bulk.inputs import InputNames, Rows, find_sources
-from imagefleet.producer.bulk.readers import RejectedRow, Row
+from imagefleet.producer.bulk.rows import RejectedRow, Row
 from imagefleet.shared.errors import InvalidRequest
 
 ROWS = [{"prompt": "a red circle", "seed": 1}, {"prompt": 'ein Fuß, "zwei"', "seed": 2}]
@@ -125,6 +125,15 @@ def test_files_with_byte_order_marks_can_be_joined(tmp_path: Path, name: str) ->
     line = json.dumps("a cat") if name == "a.jsonl" else "a cat"
     (tmp_path / name).write_bytes(f"{line}\n".encode("utf-8-sig") * 2)
     assert _read(tmp_path / name) == ["a cat", "a cat"]
+
+
+def test_a_folder_of_a_pattern_may_have_brackets_in_its_name(tmp_path: Path) -> None:
+    for name in ("run [1]/a*.txt", "run [1]/b.txt", "run [1]/c/d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name[8:])
+    assert _prompts(str(tmp_path / "run [1]/*.txt")) == ["a*.txt", "b.txt"]
+    assert _prompts(str(tmp_path / "run [1]/**/*.txt")) == ["a*.txt", "b.txt", "c/d.txt"]
+    assert _prompts(str(tmp_path / "run [1]/a*.txt")) == ["a*.txt"]
 
 
 def _write_copies(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Planning of rows, and what it leaves behind when it fails."""
 
 import json
+import shlex
 from array import array
 from collections.abc import Iterator
 from datetime import date
@@ -15,6 +16,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from imagefleet.producer.bulk.column_names import check_parameters
+from imagefleet.producer.bulk.dataset_options import parse_spec
 from imagefleet.producer.bulk.inputs import Rows, find_sources
 from imagefleet.producer.bulk.plan_builder import DatasetSpec
 from imagefleet.producer.bulk.planner import plan_dataset, read_plan
@@ -128,6 +130,42 @@ def test_other_numbers_are_no_seeds(tmp_path: Path, seed: str) -> None:
     (tmp_path / "a.csv").write_text(f"prompt,seed\na,1\nb,{seed}\n")
     made = _plan(tmp_path / "a.csv", MemoryStore())
     assert (made.rows, made.rejected) == (1, 1)
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    store = MemoryStore()
+    rows: list[Any] = [
+        {"prompt": np.str_("a"), "seed": np.uint8(7), "guidance_scale": np.float32(2.5)},
+        {"prompt": "b", "seed": np.float32(8), "prompt_weighting": np.bool_(False)},
+        {"prompt": "c", "seed": np.float32("nan"), "num_images_per_prompt": np.array(2)},
+        {"prompt": "d", "seed": np.float32(1.5)},
+    ]
+    made = _plan(rows, store, shard_size=9)
+    [found] = _rows(store, made)
+    assert [row.seed for row in found] == [7, 8, derive_seed(0, 2)]
+    assert (found[0].guidance_scale, found[2].num_images_per_prompt) == (2.5, 2)
+    assert made.rejected == 1
+    with UploadedRowImages(lambda: store, read_files=True) as images:
+        given: Any = {"seed": np.int64(3), "shard_size": np.int32(2), "height": np.int64(64)}
+        spec = parse_spec(images, width=64, num_inference_steps=np.int64(4), **given)
+    assert (spec.defaults.seed, spec.defaults.shard_size, spec.defaults.size) == (3, 2, (64, 64))
+    assert spec.defaults.parameters.num_inference_steps == 4
+
+
+def test_a_column_without_a_name_stops_the_planning_with_what_to_do(tmp_path: Path) -> None:
+    pandas.DataFrame({"prompt": ["a", "b"]}).to_csv(tmp_path / "a.csv")
+    with pytest.raises(InvalidRequest, match="--ignore-column ''"):
+        _plan(tmp_path / "a.csv", MemoryStore())
+    made = _plan(tmp_path / "a.csv", MemoryStore(), ignored_columns=frozenset({""}))
+    assert (made.rows, made.rejected) == (2, 0)
+
+
+def test_suggested_options_are_quoted_for_a_shell() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        _plan([{"prompt": "a", "negative prompt": "b"}], MemoryStore())
+    words = shlex.split(str(refused.value).replace("(", " ").replace(")", " ").replace(";", " "))
+    assert words[words.index("--column") + 1] == "negative_prompt=negative prompt"
+    assert words[words.index("--ignore-column") + 1] == "negative prompt"
 
 
 def test_shards_hold_whole_rows_up_to_their_size() -> None:

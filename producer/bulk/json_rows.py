@@ -1,0 +1,132 @@
+"""Read rows from JSON: one of each line, or the elements of one array.
+
+Input: a file. Output: rows. Memory holds one row and some characters.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from imagefleet.producer.bulk.rows import RejectedRow, Row, row_of, shown_value
+from imagefleet.producer.bulk.text_files import (
+    MAX_LINE_CHARACTERS,
+    FileOptions,
+    open_lines,
+    open_text,
+    without_mark,
+)
+from imagefleet.shared.errors import InvalidRequest
+
+_BLANK: Final = " \t\r\n"
+_ADVICE: Final = (
+    "must be an array of rows, as df.to_json(orient='records') of pandas writes it, or a row a line"
+)
+_CHUNK_CHARACTERS: Final = 1 << 16
+
+
+def json_lines(path: Path, options: FileOptions) -> Iterator[Row | None]:
+    """Yield the JSON value of each line, and None for a blank one."""
+    loads = json.loads
+    with open_lines(path, options) as lines:
+        for line in map(without_mark, lines):
+            if not line or line.isspace():
+                yield None
+                continue
+            try:
+                yield row_of(loads(line))
+            except (ValueError, RecursionError) as error:
+                yield RejectedRow("line", shown_value(line.strip()), f"is not JSON: {error}")
+
+
+def json_rows(path: Path, options: FileOptions) -> Iterator[Row | None]:
+    """Yield the elements of an array, or the value of each line, as many programs name both.
+
+    Raises:
+        InvalidRequest: the file is neither.
+    """
+    with open_text(path, options) as file:
+        first = _Buffer(file).next()
+    if first == "[":
+        yield from _elements(path, options)
+        return
+    is_first = True
+    for row in json_lines(path, options):
+        if is_first and isinstance(row, RejectedRow) and row.field == "line":
+            raise InvalidRequest("input", str(path), _ADVICE)
+        is_first = is_first and row is None
+        yield row
+
+
+def _elements(path: Path, options: FileOptions) -> Iterator[Row | None]:
+    """Yield the elements of the array that a file is.
+
+    Raises:
+        InvalidRequest: the file holds something else, or ends too early.
+    """
+    with open_text(path, options) as file:
+        buffer, number = _Buffer(file), 0
+        buffer.next()
+        buffer.at += 1  # behind the bracket
+        mark = buffer.next()
+        while mark != "]" or number:
+            yield row_of(_element(buffer, number, str(path)))
+            number += 1
+            if (mark := buffer.next()) != ",":
+                break
+            buffer.at += 1
+        if mark != "]":
+            limit = f"is damaged: neither , nor ] stands behind row {number - 1} of its array"
+            raise InvalidRequest("input", str(path), limit)
+        buffer.at += 1
+        if buffer.next():
+            raise InvalidRequest("input", str(path), "goes on behind its array of rows")
+
+
+class _Buffer:
+    """The text of a file from a position on, as far as it has been read."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._read = partial(file.read, _CHUNK_CHARACTERS)
+        self.text = ""
+        self.at = 0
+
+    def read_more(self) -> bool:
+        """Read as much again as there is, and forget what is before the position. Return False at
+        the end."""
+        parts = [self.text[self.at :]]
+        wanted = max(1, len(parts[0]))
+        while wanted > 0 and (part := self._read()):
+            parts.append(part)
+            wanted -= len(part)
+        self.text, self.at = "".join(parts), 0
+        return len(parts) > 1
+
+    def next(self) -> str:
+        """Return the next character that is not blank, at the position now; at the end nothing."""
+        while True:
+            while self.at < len(self.text) and self.text[self.at] in _BLANK:
+                self.at += 1
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self.read_more():
+                return ""
+
+
+def _element(buffer: _Buffer, number: int, name: str) -> Any:
+    """Return the element at the position, and go behind it."""
+    decoder = json.JSONDecoder()
+    buffer.next()
+    while True:
+        try:
+            value, end = decoder.raw_decode(buffer.text, buffer.at)
+        except (ValueError, RecursionError) as error:
+            limit = f"row {number} of its array is not JSON: {error}"
+            if len(buffer.text) - buffer.at > MAX_LINE_CHARACTERS or not buffer.read_more():
+                raise InvalidRequest("input", name, limit) from None
+            continue
+        length = end - buffer.at
+        if end < len(buffer.text) or not buffer.read_more():  # else a number may go on
+            buffer.at += length
+            return value
