@@ -26,6 +26,9 @@ from imagefleet.shared.text.printable import counted, printable
 _MIN_PROMPT: Final = 20
 """Characters of the prompt that are shown on a narrow terminal too."""
 
+_MIN_REASON: Final = 200
+"""The same of the reason why a job failed, with its code."""
+
 
 def _parse_since(text: str) -> float:
     """Return Unix seconds."""
@@ -64,8 +67,9 @@ def jobs(
 ) -> None:
     """List jobs, the latest first.
 
-    Columns: id, state, time of submission, tenant, worker, prompt. There is no index of jobs, so
-    the command reads all records, page by page.
+    Columns: id, state, time of submission, tenant, worker, prompt. A failed job shows the code and
+    the reason of its failure in the place of its prompt. There is no index of jobs, so the command
+    reads all records, page by page.
     """
     found = 0
 
@@ -90,5 +94,8 @@ def _format_line(status: JobStatus) -> str:
     columns = [status.id, status.state, iso_time(status.submitted_at)]
     columns += [status.request.tenant or "-", status.worker or "-"]
     line = "  ".join(columns)
-    width = max(_MIN_PROMPT, shutil.get_terminal_size().columns - len(line) - 2)
-    return f"{line}  {printable(status.request.prompt, width)}"
+    width = shutil.get_terminal_size().columns - len(line) - 2
+    if (error := status.error) is not None:
+        text = f"{error.code}: {error.message}"
+        return f"{line}  {printable(text, max(_MIN_REASON, width))}"
+    return f"{line}  {printable(status.request.prompt, max(_MIN_PROMPT, width))}"

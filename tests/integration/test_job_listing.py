@@ -145,6 +145,24 @@ def test_the_command_filters(fleet: Client, run: Command) -> None:
     assert run("--since", "2h").stdout.startswith("new  queued  ")
 
 
+def test_a_failed_job_shows_code_reason_and_worker(
+    fleet: Client, run: Command, client: redis.Redis, namespace: str
+) -> None:
+    failed = {
+        "state": "failed",
+        "worker": "imagefleet-7@host-3",
+        "error": json.dumps(
+            {"code": "out_of_memory", "message": "the\ndevice is full" + "." * 300}
+        ),
+    }
+    client.hset(job_key(namespace, "c"), mapping=failed)
+    [line] = run("--state", "failed").stdout.splitlines()
+    start = "c  failed  1970-01-01T00:16:42+00:00  gold  imagefleet-7@host-3  out_of_memory: the"
+    assert line.startswith(start)
+    assert r"the\ndevice is full..." in line
+    assert line.endswith("…")
+
+
 def test_the_command_cuts_long_prompts_into_one_line(fleet: Client, run: Command) -> None:
     fleet.submit("a\nvery " + "long " * 100, id="e")
     line = run("--limit", "1").stdout
