@@ -125,6 +125,9 @@ def test_hugging_face_datasets_reads_the_folder_by_its_card(
 ) -> None:
     found = _read(DATASETS, _folder(runs[kind]), tmp_path, image, text)
     assert found == [16, [64, 64], ["a plain one", *(f"prompt {n}" for n in range(7))]]
+    assert ("dataset_info:" in (_folder(runs[kind]) / "README.md").read_text()) is (
+        kind == "webdataset"
+    )
 
 
 def test_the_columns_of_a_folder_are_those_of_parquet(runs: dict[str, BulkRun]) -> None:

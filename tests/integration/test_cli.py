@@ -188,6 +188,18 @@ def test_each_line_of_standard_input_becomes_one_job(run: Run) -> None:
     assert len(run("submit", "-", stdin="a\n\nb\nc\n").stdout.split()) == 3
 
 
+def test_standard_input_may_be_utf_16_with_a_mark_and_have_any_line_ends(run: Run) -> None:
+    sent = "grün\rb\r\n".encode("utf-16").decode("utf-8", "surrogateescape")
+    ids = run("submit", "-", stdin=sent).stdout.split()
+    prompts = [
+        json.loads(run("status", each, "--json").stdout)["request"]["prompt"] for each in ids
+    ]
+    assert prompts == ["grün", "b"]
+    done = run("submit", "-", stdin=sent[:-1])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "input='-': is not utf-16-le throughout: truncated data" in done.stderr
+
+
 def test_a_byte_order_mark_is_not_part_of_a_prompt_of_standard_input(run: Run) -> None:
     ids = run("submit", "-", stdin="\ufeffa red star\n\ufeffa blue star\n").stdout.split()
     prompts = [

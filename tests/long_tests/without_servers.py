@@ -268,6 +268,12 @@ OTHERS: Final[Mapping[str, Sequence[Long]]] = {
     "tpu/test_convolutions.py": [
         Long("it needs the TPU compiler, a download of 684 MB; tests/unit interprets", [EVERY]),
     ],
+    "unit/bulk/test_sample_features.py": [
+        Long(
+            "importing `datasets` takes long; late and mixed columns stay",
+            ["test_a_dataset_without_extra_columns_has_empty_ones"],
+        ),
+    ],
     "unit/test_gcloud_commands.py": [
         Long("528 starts of gcloud; tests/unit/test_document_links.py reads the pages", [EVERY]),
     ],
