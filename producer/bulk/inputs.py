@@ -206,4 +206,9 @@ def _temporary_table(
     with tempfile.NamedTemporaryFile(prefix="imagefleet-input-") as file:
         write(file)
         file.flush()
-        yield open_table(Path(file.name), name, options)
+        try:
+            yield open_table(Path(file.name), name, options)
+        except InvalidRequest as error:
+            if error.value != file.name:
+                raise
+            raise InvalidRequest(error.field, name, error.limit) from None

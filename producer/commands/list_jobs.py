@@ -27,7 +27,7 @@ _MIN_PROMPT: Final = 20
 """Characters of the prompt that are shown on a narrow terminal too."""
 
 _MIN_REASON: Final = 200
-"""The same of the reason why a job failed, with its code."""
+"""So many characters of a failed job's code and reason are shown there too."""
 
 
 def _parse_since(text: str) -> float:

@@ -148,7 +148,7 @@ def test_the_command_filters(fleet: Client, run: Command) -> None:
 def test_a_failed_job_shows_code_reason_and_worker(
     fleet: Client, run: Command, client: redis.Redis, namespace: str
 ) -> None:
-    failed = {
+    failed: dict[Any, Any] = {
         "state": "failed",
         "worker": "imagefleet-7@host-3",
         "error": json.dumps(

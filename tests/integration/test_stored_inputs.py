@@ -98,6 +98,15 @@ def test_hidden_objects_are_read_only_by_their_names(address: Callable[[str], st
         assert _prompts(address(name)) == [".hidden/a.txt"], name
 
 
+def test_an_object_that_cannot_be_read_is_named_by_its_address(
+    address: Callable[[str], str],
+) -> None:
+    for input_format, sentence in (("json", "must be an array of rows"), ("parquet", "Parquet")):
+        with pytest.raises(InvalidRequest, match=sentence) as refused:
+            _prompts(address("p/a.txt"), input_format)
+        assert refused.value.value == f"{address('').partition('?')[0]}p/a.txt"
+
+
 def test_what_is_written_keeps_to_plain_keys(address: Callable[[str], str]) -> None:
     with pytest.raises(InvalidRequest, match="must be plain names"):
         open_store(address("")).put("a b.txt", b"", "text/plain")
