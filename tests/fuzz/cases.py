@@ -88,6 +88,8 @@ class WeightsCase:
 
     id: str
     setting: str
+    model: str
+    """The checkpoint of `tests/fixtures/parity` that the file may fit: `older` or `xl`."""
     data: bytes
 
 
@@ -115,7 +117,8 @@ def _dump(case: Case) -> dict[str, Any]:
     if isinstance(case, KeyCase):
         return {"id": case.id, "key": case.key, "kind": case.kind, "fields": dict(case.fields)}
     if isinstance(case, WeightsCase):
-        return {"id": case.id, "setting": case.setting, "data": case.data.decode("latin-1")}
+        data = case.data.decode("latin-1")
+        return {"id": case.id, "setting": case.setting, "model": case.model, "data": data}
     parts = [[part.data.decode("latin-1"), part.repeat, part.pause_s] for part in case.parts]
     return {
         "id": case.id,

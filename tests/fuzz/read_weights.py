@@ -1,7 +1,7 @@
 """`python -m tests.fuzz.read_weights`: read files of LoRA and textual inversions, as a worker does.
 
-Input: lines of JSON, a setting and a path each. Output: for each a line that says how it ended, the
-sentence of the refusal, and the MB of memory that reading it took. There is no worker.
+Input: lines of JSON, each a setting, a model and a path. Output: for each a line that says how it
+ended, the sentence of the refusal, and the MB of memory that reading it took. There is no worker.
 """
 
 import json
@@ -34,8 +34,8 @@ _OWN_PROCESS: Final = Path("/proc/self")
 class _Model:
     """The weights and configs of a small checkpoint, which the files may fit."""
 
-    def __init__(self) -> None:
-        files = CheckpointFiles(FOLDER / "older")
+    def __init__(self, name: str) -> None:
+        files = CheckpointFiles(FOLDER / name)
         networks = read_model(files).networks()
         self._opened: Mapping[str, TensorFiles] = files.open_weights(tuple(networks))
         self._configs = Configs.read(files)
@@ -99,12 +99,13 @@ def _outcome(read: Callable[[], object]) -> tuple[str, str]:
 def main() -> None:
     """Answer each line of the standard input until it ends."""
     warnings.simplefilter("error")
-    readers = _Model().readers()
+    readers = {name: _Model(name).readers() for name in ("older", "xl")}
     for line in sys.stdin:
         question = json.loads(line)
         before = _memory_mb("VmRSS")
         (_OWN_PROCESS / "clear_refs").write_text("5")  # forget the peak
-        outcome, sentence = _outcome(partial(readers[question["setting"]], question["path"]))
+        read = readers[question["model"]][question["setting"]]
+        outcome, sentence = _outcome(partial(read, question["path"]))
         peak_mb = _memory_mb("VmHWM") - before
         answer = {"outcome": outcome, "sentence": sentence, "peak_mb": peak_mb}
         print(json.dumps(answer), flush=True)

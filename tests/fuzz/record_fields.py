@@ -100,6 +100,7 @@ def damaged_keys(draw: st.DrawFn) -> KeyCase:
         "workers": st.dictionaries(_NAMES, _of(_STATUS), min_size=1, max_size=3),
         "dead:letters": st.dictionaries(_NAMES, _of(_LETTER), min_size=1, max_size=3),
         "ends": st.dictionaries(_NAMES | st.just("succeeded"), _VALUES, min_size=1, max_size=3),
+        "limits": st.dictionaries(_NAMES, _VALUES, min_size=1, max_size=3),
         "weights": st.dictionaries(_NAMES, _VALUES, min_size=1, max_size=3),
     }
     keys = [f"job:{ID}"] * 5 + [*hashes] + ["catalogue", "workers"]

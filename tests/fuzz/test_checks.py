@@ -58,7 +58,7 @@ def test_an_ordinary_round_has_no_problems_and_leaves_nothing(tmp_path: Path) ->
 
 def test_a_file_of_weights_is_accepted_refused_or_a_problem() -> None:
     ledger, kohya = Ledger(), FOLDER / "loras" / "kohya.safetensors"
-    valid = WeightsCase(id="w1", setting="lora", data=kohya.read_bytes())
+    valid = WeightsCase(id="w1", setting="lora", model="older", data=kohya.read_bytes())
     with WeightsReader() as reader:
         assert reader.check([valid, replace(valid, data=b"x")], ledger) == []
         assert ledger.outcomes["file of lora", "accepted"] == 1

@@ -84,7 +84,7 @@ def test_cases_are_read_as_they_were_written(tmp_path: Path) -> None:
         AnswerCase(id="d", role="image", parts=parts, hang_s=1.0, reset=True),
         ControlCase(id="e", control=b"\xff"),
         KeyCase(id="f", key="job:@ID@", kind="hash", fields={"\ud800": "\x00"}),
-        WeightsCase(id="g", setting="lora", data=bytes(range(256))),
+        WeightsCase(id="g", setting="lora", model="xl", data=bytes(range(256))),
     ]
     dump_cases(cases, tmp_path / "cases.json", seed=1, problems=["x"])
     read = load_cases(tmp_path / "cases.json")

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -44,6 +43,13 @@ _PATTERNS: Final = (
         "\ud800",
     ),
 )
+_BASES: Final = {
+    ("older", "inversions"): ("diffusers", "half", "web_ui"),
+    ("older", "loras"): ("kohya", "peft", "processors", "peft_xl"),
+    ("xl", "inversions"): ("xl", "xl_one", "half"),
+    ("xl", "loras"): ("kohya_xl", "peft_xl", "peft"),
+}
+"""Files that fit the model, and one that does not."""
 _ALPHAS: Final[st.SearchStrategy[Any]] = st.sampled_from([0, 1, 8.0, 1e308, -1, 10**400, "8", None])
 
 
@@ -60,21 +66,18 @@ def _settings_of_peft() -> st.SearchStrategy[str]:
     return fields.map(json.dumps) | JSON_VALUES.map(json.dumps) | texts | NASTY_TEXT
 
 
-@cache
-def _files(folder: str, *names: str) -> tuple[bytes, ...]:
-    return tuple((_FIXTURES / folder / f"{name}.safetensors").read_bytes() for name in names)
-
-
 @st.composite
 def weight_files(draw: st.DrawFn) -> WeightsCase:
     """Draw a file and the setting that names it."""
     setting = draw(st.sampled_from(["lora", "job_lora", "textual_inversion"]))
-    if setting == "textual_inversion":
-        bases = _files("inversions", "diffusers", "half", "web_ui", "xl_one")
-    else:
-        bases = _files("loras", "kohya", "peft", "processors", "peft_xl")
+    model = draw(st.sampled_from(["older", "xl"]))
+    kind = "inversions" if setting == "textual_inversion" else "loras"
+    bases = tuple(
+        (_FIXTURES / kind / f"{name}.safetensors").read_bytes() for name in _BASES[model, kind]
+    )
     metadata = st.fixed_dictionaries({"lora_adapter_metadata": _settings_of_peft()})
-    return WeightsCase(id="", setting=setting, data=draw(tensor_files(bases, metadata)))
+    data = draw(tensor_files(bases, metadata))
+    return WeightsCase(id="", setting=setting, model=model, data=data)
 
 
 class WeightsReader:
@@ -98,7 +101,7 @@ class WeightsReader:
         for case in cases:
             path = Path(self._folder.name) / "file.safetensors"
             path.write_bytes(case.data)
-            outcome, peak_mb, wrong = self._read(case.setting, path)
+            outcome, peak_mb, wrong = self._read(case, path)
             ledger.count(f"file of {case.setting}", outcome)
             ledger.raise_to("MB to read a file of weights", round(peak_mb))
             if wrong:
@@ -106,10 +109,10 @@ class WeightsReader:
                 problems.append(Problem(sentence=sentence, suspects=[case.id]))
         return problems
 
-    def _read(self, setting: str, path: Path) -> tuple[str, float, str]:
+    def _read(self, case: WeightsCase, path: Path) -> tuple[str, float, str]:
         """Return the outcome, the memory that it took, and what is wrong with it or ''."""
         try:
-            answer = self._ask({"setting": setting, "path": str(path)})
+            answer = self._ask({"setting": case.setting, "model": case.model, "path": str(path)})
         except (OSError, ValueError, TimeoutError) as error:
             code = self._process.poll() if self._process else None
             self._stop()

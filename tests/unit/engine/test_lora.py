@@ -133,6 +133,13 @@ def test_the_merged_weight_reaches_the_network() -> None:
             },
             r"lora_down\.weight \[0, 16, 1, 1\] is empty; take a LoRA that was saved whole",
         ),
+        (
+            {
+                f"{UNET}.lora_down.weight": np.full((3, 16, 1, 1), 2e19),
+                f"{UNET}.lora_up.weight": np.full((16, 3, 1, 1), 2e19),
+            },
+            r"lora_up\.weight and alpha are so large that they make infinite weights",
+        ),
         ({f"{UNET}.alpha": np.ones(0)}, r"alpha \[0\] is empty"),
         (
             {"\x1b[31m\n" + 9_000 * "x": np.ones(1)},
@@ -172,6 +179,12 @@ def test_an_alpha_may_have_axes_and_be_a_whole_number(
 def test_an_alpha_of_several_numbers_is_refused(tmp_path: Path) -> None:
     option = _write_kohya(tmp_path, "alpha", np.ones(3, np.float32))
     with pytest.raises(CheckpointError, match=r"proj_in\.alpha is \[3\], but alpha is one number"):
+        _merge("older", [option])
+
+
+def test_a_value_beyond_float32_is_refused(tmp_path: Path) -> None:
+    option = _write_kohya(tmp_path, "alpha", np.full((), 1e300, np.float64))
+    with pytest.raises(CheckpointError, match=r"proj_in\.alpha holds NaN or infinity"):
         _merge("older", [option])
 
 

@@ -30,6 +30,7 @@ _MAX_KEY: Final = 200
 """An error shows at most this many characters of a key."""
 _DTYPES: Final = ("F64", "F32", "F16", "BF16", "I64", "I32")
 """Dtypes that are read. Trainers may write alpha as a whole number."""
+_MAX_VALUE: Final = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,13 @@ class _LoraFile:
             spellings = self._names.spellings(network, key.removesuffix(".weight"))
             of_settings = self._settings.alpha(network, spellings)
             alpha = rank if of_settings is None else of_settings
-        return LoraFactors(down, up.reshape(shape[0], rank), scale * alpha / rank)
+        scale = scale * alpha / rank
+        if not _largest(down) * _largest(up) * rank * max(1.0, abs(scale)) < _MAX_VALUE:
+            raise CheckpointError(
+                f"{self._path}: {parts['down']}, {parts['up']} and alpha are so large that they "
+                "make infinite weights; download it again"
+            )
+        return LoraFactors(down, up.reshape(shape[0], rank), scale)
 
     def _read_alpha(self, key: str) -> float:
         alpha = self._read(key)
@@ -221,7 +228,13 @@ class _LoraFile:
                 "was saved whole"
             )
         whole = tuple(slice(None) for _ in self._files.shapes[key])
-        tensor = np.asarray(self._files.read_slice(key, whole), np.float32)
+        with np.errstate(over="ignore"):  # a value beyond float32 becomes infinity
+            tensor = np.asarray(self._files.read_slice(key, whole), np.float32)
         if not np.isfinite(tensor).all():
             raise CheckpointError(f"{self._path}: {key} holds NaN or infinity; download it again")
         return tensor
+
+
+def _largest(tensor: Floats) -> float:
+    """Return the largest absolute value of a tensor, or 1 if all are smaller."""
+    return max(1.0, float(np.abs(tensor).max()))
