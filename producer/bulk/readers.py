@@ -104,10 +104,14 @@ def file_type_of(name: str) -> str:
     return suffix
 
 
-def has_file_type(name: str) -> bool:
-    """Return whether the name ends as that of a table. A .json file in a folder is none, but often
-    what a program says about the tables beside it."""
-    return _suffix(name) in _READERS.keys() - {"json"}
+def has_file_type(name: str, *, with_json: bool = False) -> bool:
+    """Return whether the name ends as that of a table.
+
+    Args:
+        with_json: whether a .json file is one. In a folder it is often what a program says about
+            the tables beside it.
+    """
+    return _suffix(name) in (_READERS.keys() if with_json else _READERS.keys() - {"json"})
 
 
 def _suffix(name: str) -> str:

@@ -83,7 +83,8 @@ def _matching(store: ObjectStore, pattern: str, output: str | None, *, any_type:
     if output is not None:
         keys = (key for key in keys if not (store.url + key).startswith(output))
     keys = (key for key in keys if not key.endswith("/"))  # consoles make such for folders
-    return sorted(key for key in keys if any_type or has_file_type(key))
+    with_json = ".json" in pattern.rpartition("/")[2]
+    return sorted(key for key in keys if any_type or has_file_type(key, with_json=with_json))
 
 
 def _fits(key: str, pattern: str) -> bool:

@@ -46,7 +46,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
 def _put_all(patch: pytest.MonkeyPatch, environment: dict[str, str], put: Put) -> None:
     for name, value in environment.items():
         patch.setenv(name, value)
-    for key in (*STRANGE_KEYS, *HIDDEN_KEYS, "p/a.txt", "p/"):
+    for key in (*STRANGE_KEYS, *HIDDEN_KEYS, "p/a.txt", "p/", "p/about.json"):
         put(key)
 
 
@@ -89,10 +89,18 @@ def test_all_objects_of_a_bucket_are_read_but_the_hidden_ones(
     assert _prompts(address("dt=*/*.txt")) == sorted(STRANGE_KEYS[:2])
 
 
+def test_json_beside_tables_is_read_only_if_a_pattern_names_it(
+    address: Callable[[str], str],
+) -> None:
+    assert len(find_sources(address("p/"))) == 1
+    assert len(find_sources(address("p/*"))) == 1
+    assert len(find_sources(address("p/*.json"))) == 1
+
+
 def test_hidden_objects_are_read_only_by_their_names(address: Callable[[str], str]) -> None:
     for name in ("p/", "p", "p/*.txt", "p*/*"):
         assert _prompts(address(name)) == ["p/a.txt"], name
-    assert _prompts(address("p/"), "txt") == ["p/a.txt"]
+    assert _prompts(address("p/"), "txt") == ["p/a.txt", "p/about.json"]
     assert _prompts(address("p/._*")) == ["p/._a.txt"]
     for name in (".hidden/", ".hidden/*.txt", ".h*/*.txt", ".hidden/a.txt"):
         assert _prompts(address(name)) == [".hidden/a.txt"], name
