@@ -10,12 +10,11 @@ Source: https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#po
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from typing import Final, Protocol
 
-from redis import RedisError
-
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
-from imagefleet.shared.process.kubernetes import KubernetesError
+from imagefleet.shared.process.kubernetes import KubernetesError, KubernetesRefusal
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ class DeletionCosts:
             try:
                 self.update()
                 self._failing = False
-            except (KubernetesError, RedisError, OSError) as error:
+            except Exception as error:  # else costs that are wrong by now would stay on the pods
                 if not self._failing:
                     log.warning("the deletion costs of pods are not updated: %s", error)
                 self._failing = True
@@ -66,10 +65,14 @@ class DeletionCosts:
         moment, and each change is a write for the API server.
 
         Raises:
-            KubernetesError: a pod could not be changed. The others were.
+            KubernetesError: a pod could not be changed. The others were. A pod that is not in this
+                namespace, as a worker's elsewhere, is no error.
             RedisError: the workers could not be read.
         """
-        costs = {_pod_of(each): _cost_of(each) for each in self._read_workers()}
+        costs: dict[str, int] = {}
+        for worker in self._read_workers():  # a pod has several if its container was started again
+            pod = _pod_of(worker)
+            costs[pod] = max(costs.get(pod, _IN_QUARANTINE), _cost_of(worker))
         settled = {
             pod: cost for pod, cost in costs.items() if cost == _BUSY or cost == self._seen.get(pod)
         }
@@ -82,8 +85,13 @@ class DeletionCosts:
             try:
                 self._pods.annotate(pod, {ANNOTATION: str(cost)}, timeout_s=_TIMEOUT_S)
                 self._written[pod] = cost
+            except KubernetesRefusal as error:
+                if error.status == HTTPStatus.NOT_FOUND:
+                    self._written[pod] = cost
+                else:
+                    failed = error
             except KubernetesError as error:
-                failed = error  # a pod that has just gone, say
+                failed = error
         if failed is not None:
             raise failed
 

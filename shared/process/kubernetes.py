@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
@@ -21,11 +22,21 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The folder into which the kubelet mounts the token, the certificate and the namespace."""
 SERVER_VARIABLE: Final = "KUBERNETES_SERVICE_HOST"
 """The environment variable in which each pod finds the address of the API server."""
+_REFUSALS: Final = (401, 403, 404)
 _MAX_ANSWER_BYTES: Final = 4 << 20
 
 
 class KubernetesError(Exception):
-    """The API server did not answer, or refused the request. The message says which."""
+    """The API server did not answer. The message says why."""
+
+
+class KubernetesRefusal(KubernetesError):
+    """The API server refused the request: a wrong token, no right to it, or no such pod."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+        """It is the status of HTTP: 401, 403 or 404."""
 
 
 class Pods:
@@ -60,6 +71,7 @@ class Pods:
         """Return the pod `name` as the API describes it. It needs the right to `get` pods.
 
         Raises:
+            KubernetesRefusal: the token has no right to it, or there is no such pod.
             KubernetesError: there is no answer within `timeout_s`, or it is not a pod.
         """
         return self._send("GET", name, timeout_s=timeout_s)
@@ -68,7 +80,8 @@ class Pods:
         """Set annotations of the pod `name`; others stay. It needs the right to `patch` pods.
 
         Raises:
-            KubernetesError: there is no answer within `timeout_s`, or the change was refused.
+            KubernetesRefusal: the token has no right to it, or there is no such pod.
+            KubernetesError: there is no answer within `timeout_s`.
         """
         body = json.dumps({"metadata": {"annotations": dict(annotations)}}).encode()
         self._send("PATCH", name, body, timeout_s=timeout_s)
@@ -84,6 +97,11 @@ class Pods:
             request = Request(self._address + quote(name, safe=""), body, headers, method=method)
             with self._opener.open(request, timeout=timeout_s) as answer:
                 pod = json.loads(answer.read(_MAX_ANSWER_BYTES))
+        except HTTPError as error:
+            text = f"{method} pod {name}: {error}"
+            if error.code in _REFUSALS:
+                raise KubernetesRefusal(text, error.code) from error
+            raise KubernetesError(text) from error
         except (OSError, ValueError, HTTPException) as error:
             raise KubernetesError(f"{method} pod {name}: {error}") from error
         if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict):

@@ -77,6 +77,15 @@ def test_a_worker_that_is_told_nothing_expects_the_worst(
     assert "why this pod is stopped is unknown" in worker.output()
 
 
+def test_a_worker_without_the_right_to_read_its_pod_drains_as_it_was_told(
+    start: StartWorker, producer: Client, api: KubernetesApi
+) -> None:
+    (api.service_account / "token").write_text("another")
+    worker, state = _stop_while_it_works(start, producer, api, {}, steps=20)
+    assert state is State.SUCCEEDED
+    assert "let the service account get pods" in worker.output()
+
+
 def test_an_operator_who_drains_a_worker_lets_it_finish(
     start: StartWorker, producer: Client, api: KubernetesApi
 ) -> None:

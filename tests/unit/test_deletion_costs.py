@@ -7,7 +7,7 @@ import pytest
 
 from imagefleet.producer.fleet.deletion_costs import ANNOTATION, DeletionCosts
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
-from imagefleet.shared.process.kubernetes import KubernetesError, Pods
+from imagefleet.shared.process.kubernetes import KubernetesRefusal, Pods
 from tests.support.kubernetes_api import KubernetesApi
 
 
@@ -60,12 +60,22 @@ def test_a_pod_that_has_gone_keeps_no_other_from_its_cost(api: KubernetesApi) ->
     api.pods = {"b": {"metadata": {}}}
     workers = [_worker("gone", 1), _worker("b", 1)]
     costs = DeletionCosts(Pods(api.url, api.service_account), lambda: workers)
-    with pytest.raises(KubernetesError, match="PATCH pod gone: HTTP Error 404"):
+    for _ in range(2):
         costs.update()
     assert _costs(api) == {"b": "100"}
+    assert api.requests == [("PATCH", "gone"), ("PATCH", "b")]
+
+
+def test_a_container_that_was_started_again_does_not_cheapen_its_pod(api: KubernetesApi) -> None:
+    api.pods = {"a": {"metadata": {}}}
+    workers = [_worker("a", 1), _worker("a", state=WorkerState.LOST, process=2)]
+    costs = DeletionCosts(Pods(api.url, api.service_account), lambda: workers)
+    costs.update()
+    costs.update()
+    assert _costs(api) == {"a": "100"}
 
 
 def test_a_wrong_token_is_said(api: KubernetesApi) -> None:
     (api.service_account / "token").write_text("another")
-    with pytest.raises(KubernetesError, match="GET pod a: HTTP Error 401"):
+    with pytest.raises(KubernetesRefusal, match="GET pod a: HTTP Error 401"):
         Pods(api.url, api.service_account).read("a", timeout_s=60)

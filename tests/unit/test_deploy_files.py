@@ -130,7 +130,7 @@ def test_a_fleet_that_starts_from_nothing_has_time_before_it_pages() -> None:
 def test_a_worker_of_a_multi_host_slice_has_the_chips_of_its_host_only() -> None:
     pod = _build("v5e-16")["Deployment", "worker"]["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    variables = {each["name"]: each["value"] for each in container["env"]}
+    variables = {each["name"]: each.get("value") for each in container["env"]}
     chips = int(container["resources"]["limits"]["google.com/tpu"])
     bounds = [int(each) for each in variables["TPU_CHIPS_PER_PROCESS_BOUNDS"].split(",")]
     assert math.prod(bounds) == chips
@@ -283,13 +283,22 @@ def test_a_drain_on_a_spot_node_ends_before_the_node() -> None:
 def test_pods_get_the_rights_that_they_use_and_no_other() -> None:
     rights = {"worker": ["get"], "exporter": ["patch"]}  # what `Pods` documents
     for name, verbs in rights.items():
-        pod = _named("Deployment", name)["spec"]["template"]["spec"]
-        assert pod["serviceAccountName"] == name
-        assert pod["automountServiceAccountToken"] is True
         assert _named("Role", name)["rules"] == [
             {"apiGroups": [""], "resources": ["pods"], "verbs": verbs}
         ]
         assert _named("RoleBinding", name)["subjects"] == [{"kind": "ServiceAccount", "name": name}]
+    pods = {name: _named("Deployment", name)["spec"]["template"]["spec"] for name in rights}
+    assert pods["worker"]["serviceAccountName"] == "worker"
+    assert pods["worker"]["automountServiceAccountToken"] is True
+    assert pods["exporter"]["automountServiceAccountToken"] is False
+
+
+@_needs_kubectl
+def test_an_exporter_that_writes_deletion_costs_has_a_token_and_the_option() -> None:
+    pod = _pod(_build("autoscale"), "exporter")
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("exporter", True)
+    arguments = pod["containers"][0]["command"][2:]
+    assert exporter.make_context("exporter", arguments).params["deletion_costs"] is True
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")

@@ -78,7 +78,7 @@ class ModelSwitcher:
         """Whether this process was asked to stop."""
         self._drain_time = DrainTime(settings.drain_s, settings.preempted_drain_s)
         self._hurried = False
-        """Whether the worker was told a second time to stop, because the host goes away."""
+        """Whether the worker was told a second time to stop."""
 
     def run(self) -> int:
         """Load each model once, the first one last, then switch by the policy. Return the exit
@@ -128,7 +128,7 @@ class ModelSwitcher:
                 if following is not None and not self._stopping:
                     self._switching = True
                     worker.terminate()
-            self._hurry_if_host_goes(worker)
+            self._hurry_if_time_is_over(worker)
             time.sleep(0.1 if self._switching or self._stopping else _POLL_S)
         self._worker, self._switching = None, False
         return worker.returncode, following
@@ -160,10 +160,10 @@ class ModelSwitcher:
         if self._worker is not None and (again or number == signal.SIGQUIT or not self._switching):
             self._worker.send_signal(number)
 
-    def _hurry_if_host_goes(self, worker: "subprocess.Popen[bytes]") -> None:
-        """Let the worker requeue everything once the shorter time for a drain is over."""
+    def _hurry_if_time_is_over(self, worker: "subprocess.Popen[bytes]") -> None:
+        """Let the worker requeue everything if Kubernetes left it less time than its own."""
         drain_time = self._drain_time
-        if drain_time.host_goes_away and not drain_time.left_s() and not self._hurried:
+        if drain_time.is_shortened and not drain_time.left_s() and not self._hurried:
             self._hurried = True
             worker.terminate()
 

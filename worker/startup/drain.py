@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Final
 
-from imagefleet.shared.process.kubernetes import KubernetesError, Pods
+from imagefleet.shared.process.kubernetes import KubernetesError, KubernetesRefusal, Pods
 from imagefleet.worker.process.exit_codes import ExitCode
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ class DrainTime:
         self._drain_s = drain_s
         self._preempted_drain_s = min(drain_s, preempted_drain_s)
         self._ends_at: float | None = None
-        self.host_goes_away = False
-        """Whether the platform has said, since the drain began, that it takes the host away."""
+        self.is_shortened = False
+        """Whether the platform has left less time since the drain began."""
         self._lock = threading.RLock()  # a signal may come while its thread holds it
 
     def begin(self) -> None:
@@ -45,7 +45,6 @@ class DrainTime:
     def begin_for_preempted_host(self) -> None:
         """Let the drain end in `preempted_drain_s`, also if it has begun with more."""
         self.begin()
-        self.host_goes_away = True
         self._end_in(self._preempted_drain_s)
 
     def begin_for_signal(self) -> None:
@@ -68,6 +67,7 @@ class DrainTime:
             if self._ends_at is not None and (begins or self._ends_at <= ends_at):
                 return
             self._ends_at = ends_at
+            self.is_shortened = not begins
         force_exit_after(seconds + DRAIN_GRACE_S)
 
     def _ask_kubernetes(self) -> None:
@@ -75,7 +75,15 @@ class DrainTime:
             pods = Pods.of_this_cluster()
             if pods is None:
                 return
-            grace_s = grace_of(pods.read(platform.node(), timeout_s=_API_TIMEOUT_S))
+            grace_s = grace_of(pods.read(pod_name(), timeout_s=_API_TIMEOUT_S))
+        except KubernetesRefusal as error:
+            log.warning(
+                "why this pod is stopped is unknown, so the drain may take %s s: %s; let the "
+                "service account get pods, and set POD_NAME, as deploy/kubernetes does",
+                self._drain_s,
+                error,
+            )
+            return
         except (KubernetesError, OSError) as error:
             log.warning("why this pod is stopped is unknown, so its host may go away: %s", error)
             grace_s = None
@@ -84,6 +92,11 @@ class DrainTime:
             self.begin_for_preempted_host()
         else:
             self._end_in(max(0.0, grace_s - DRAIN_GRACE_S))
+
+
+def pod_name() -> str:
+    """Return the name of this pod: POD_NAME, or the host's name, which it is in most pods."""
+    return os.environ.get("POD_NAME") or platform.node()
 
 
 def grace_of(pod: dict[str, object]) -> float | None:
