@@ -5,11 +5,13 @@ for none of them; a few others compute the answers. It speaks HTTP/1.0 without b
 keep-alive or TLS: it is for Prometheus and the probes of Kubernetes.
 """
 
+import errno
 import logging
 import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -52,7 +54,7 @@ class HttpServer:
         self._selector = selectors.DefaultSelector()
         self._connections: dict[_Connection, None] = {}
         """It holds all open ones, the oldest first. Only the thread of the loop writes it."""
-        self._requests: SimpleQueue[_Connection | None] = SimpleQueue()
+        self._requests = _Requests()
         self._answers: SimpleQueue[tuple[_Connection, bytes]] = SimpleQueue()
         self._wake, self._woken = socket.socketpair()
         self._stopped = threading.Event()
@@ -109,9 +111,11 @@ class HttpServer:
                 accepted, address = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # the client is gone, or the process has no file descriptor left
-                self._make_room()
-                self._stopped.wait(_NO_DESCRIPTOR_S)
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):  # no file descriptor is left
+                    self._make_room()
+                if error.errno != errno.ECONNABORTED:
+                    self._stopped.wait(_NO_DESCRIPTOR_S)
                 return
             if len(self._connections) >= MAX_CONNECTIONS:
                 self._make_room()
@@ -152,8 +156,6 @@ class HttpServer:
     def _compute(self) -> None:
         """Compute answers, in a thread of its own."""
         while (connection := self._requests.get()) is not None:
-            if connection.is_closed:
-                continue
             try:
                 answer = self._application.answer(bytes(connection.head), connection.address)
             except Exception:
@@ -194,14 +196,16 @@ class HttpServer:
         with suppress(KeyError):  # its answer is being computed
             self._selector.unregister(connection.socket)
         del self._connections[connection]
+        self._requests.drop(connection)
         connection.is_closed = True
+        connection.head = bytearray()
         with suppress(OSError):
             connection.socket.shutdown(socket.SHUT_WR)
         connection.socket.close()
 
 
 class _Connection:
-    """The connection belongs to the thread of the loop; the others read `head` and `is_closed`."""
+    """The connection belongs to the thread of the loop; the others read `head`."""
 
     def __init__(self, accepted: socket.socket, address: str) -> None:
         self.socket = accepted
@@ -212,6 +216,28 @@ class _Connection:
         self.is_requested = False
         """It says whether the connection waits for its answer, and not for its client."""
         self.is_closed = False
+
+
+class _Requests:
+    """The connections that wait for an answer, all of them open. The first one comes first."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Connection | None] = deque()
+        self._changed = threading.Condition()
+
+    def put(self, connection: "_Connection | None") -> None:
+        with self._changed:
+            self._waiting.append(connection)
+            self._changed.notify()
+
+    def get(self) -> "_Connection | None":
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting)
+            return self._waiting.popleft()
+
+    def drop(self, connection: "_Connection") -> None:
+        with self._changed, suppress(ValueError):  # it does not wait
+            self._waiting.remove(connection)
 
 
 class _Application:

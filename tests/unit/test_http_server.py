@@ -1,5 +1,8 @@
 """The HTTP server of workers and of the exporter: no client keeps another from its answer."""
 
+import errno
+import gc
+import selectors
 import socket
 import threading
 from collections.abc import Iterable, Iterator
@@ -90,6 +93,55 @@ def test_a_request_that_is_being_answered_does_not_make_room() -> None:
             assert others[0].recv(1) == b""
             end.set()
             assert first.recv(12) == b"HTTP/1.0 200"
+
+
+def test_requests_that_made_room_are_forgotten_while_answers_hang() -> None:
+    end = threading.Event()
+
+    def wait(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
+        end.wait(900)
+        return _answer(environ, start)
+
+    with (
+        _serving(wait) as port,
+        _connected(port, MAX_CONNECTIONS + 60, b"GET / HTTP/1.0\r\n\r\n") as clients,
+        selectors.DefaultSelector() as closed,
+    ):
+        for client in clients:
+            closed.register(client, selectors.EVENT_READ)
+        until(lambda: len(closed.select(0)) >= 60)
+        kept = [each for each in gc.get_objects() if isinstance(each, http_server._Connection)]
+        assert len(kept) <= MAX_CONNECTIONS + 8 + 1  # open, being answered, just closed
+        end.set()
+
+
+class _AbortedOnce(socket.socket):
+    """The second client of this listener is gone before it is accepted."""
+
+    accepted = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        result = super().accept()
+        self.accepted += 1
+        if self.accepted == 2:
+            result[0].close()
+            raise OSError(errno.ECONNABORTED, "gone")
+        return result
+
+
+def test_a_client_that_is_gone_closes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listen(host: str, port: int) -> socket.socket:
+        listener = _AbortedOnce(socket.AF_INET)
+        listener.bind((host, port))
+        listener.listen()
+        return listener
+
+    monkeypatch.setattr(http_server, "_listen", listen)
+    with _serving() as port, _connected(port, 1, b"GET") as [first]:
+        with _connected(port, 1, b"") as [gone]:
+            assert gone.recv(1) == b""
+        first.sendall(b" / HTTP/1.0\r\n\r\n")
+        assert first.recv(12) == b"HTTP/1.0 200"
 
 
 def test_the_whole_head_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
