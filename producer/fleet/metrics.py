@@ -139,10 +139,10 @@ def _worker_metrics(status: FleetStatus, models: OfferedModels) -> Iterator[Gaug
     yield ready
     differing = GaugeMetricFamily(
         "imagefleet_differing_workers",
-        "Workers that differ from most others of the fleet, by what differs.",
+        "Workers that differ from most others and may not, by what differs.",
         labels=["what"],
     )
-    differences = Counter(each.trait for each in status.differences)
+    differences = Counter(each.trait for each in status.differences if not each.allowed)
     for trait in Trait:
         differing.add_metric([trait], differences[trait])
     yield differing

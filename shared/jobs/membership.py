@@ -17,7 +17,7 @@ _NAMES: Final = {
     Trait.MODEL: "model of jobs that name none",
     Trait.DIGEST: "digest of the model",
     Trait.STORE: "store",
-    Trait.SHAPES: "list of shapes",
+    Trait.SHAPES: "default shape",
 }
 _SETTINGS: Final = {
     Trait.MODEL: "IMAGEFLEET_MODEL",
@@ -161,16 +161,16 @@ def _minorities(
 
 def _values(status: WorkerStatus) -> dict[tuple[Trait, str], str]:
     """Return the values of a worker by trait and the model of which all workers must have it; '' is
-    the whole fleet."""
+    the whole fleet. Of its shapes the first is compared: it is that of jobs without a size, and
+    jobs of another shape go only to workers that have it."""
     member = status.member
     if member is None:
         return {}
-    first, *others = status.shapes or ("",)
     default = {(Trait.MODEL, ""): status.model} if member.serves_default else {}
     return default | {
         (Trait.DIGEST, status.model): member.digest,
         (Trait.STORE, ""): member.store,
-        (Trait.SHAPES, status.model): " ".join([first, *sorted(others)]),
+        (Trait.SHAPES, status.model): status.shapes[0] if status.shapes else "",
     }
 
 

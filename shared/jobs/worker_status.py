@@ -34,7 +34,7 @@ class Trait(StrEnum):
     MODEL = "model"  # of the jobs that name none
     DIGEST = "digest"  # of a model of this name
     STORE = "store"  # where the images go
-    SHAPES = "shapes"  # of a model of this name, with the default first
+    SHAPES = "shapes"  # of a model of this name: the first, which jobs without a size have
 
 
 class Member(Model):

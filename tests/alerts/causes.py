@@ -113,10 +113,13 @@ def _device_fails(fleet: Fleet) -> Steps:
 
 
 def _stranger_joins(fleet: Fleet) -> Steps:
-    usual = fleet.worker()
+    usual = fleet.worker(settings=_SHORT_LEASE)
     yield usual.ready
-    stranger = fleet.worker("fake:name=strange", {"IMAGEFLEET_MAY_DIFFER": "model"})
+    usual.send(signal.SIGSTOP)
+    yield pause(8)
+    stranger = fleet.worker("fake:name=strange", _SHORT_LEASE)
     yield stranger.ready
+    usual.send(signal.SIGCONT)
     fleet.caused()
 
 
@@ -254,7 +257,7 @@ CAUSES: Final = (
     ),
     Cause(
         name="stranger-joins",
-        text="a host with another default model joins, as IMAGEFLEET_MAY_DIFFER allows",
+        text="a host with another default model joins while the only other one is frozen",
         alerts=("ImagefleetHostsDiffer",),
         provoke=_stranger_joins,
     ),

@@ -74,7 +74,8 @@ def test_a_host_that_may_differ_joins_and_others_may_join_it(
 @pytest.mark.parametrize(
     ("more", "refused"),
     [
-        ({"IMAGEFLEET_SHAPES": "64x64,128x128"}, "its list of shapes is 64x64 128x128 and"),
+        ({"IMAGEFLEET_SHAPES": "128x128,64x64"}, "its default shape is 128x128 and that of"),
+        ({"IMAGEFLEET_SHAPES": "64x64,128x128"}, None),
         ({**OTHER_MODEL, "IMAGEFLEET_SERVES_DEFAULT": "false"}, None),
         ({"IMAGEFLEET_MAY_DIFFER": "shape"}, "IMAGEFLEET_MAY_DIFFER="),
     ],
@@ -200,6 +201,54 @@ def test_workers_that_count_are_those_that_say_what_they_have_and_stay(
     status = there.current().model_copy(update=change)
     Lease(client, namespace, "there", 60).acquire(status.dump())
     assert _join(client, namespace, _Reporter("new", model="m")) is joins
+
+
+def test_a_worker_that_is_stopped_while_it_joins_keeps_no_other_out(
+    client: redis.Redis, namespace: str, start: StartWorker
+) -> None:
+    later = Lease(client, namespace, "~", 900)  # it never decides, so the worker waits for it
+    later.acquire(_Reporter("~", model="other").status())
+    worker = start()
+    until(lambda: len(WorkerRegistry(client, namespace).statuses()) == 2)
+    assert worker.terminate() == 0
+    assert [each.worker for each in WorkerRegistry(client, namespace).statuses()] == ["~"]
+
+
+class _FailingLease(Lease):
+    """It cannot be renewed."""
+
+    def renew(self, status: str = "") -> bool:
+        raise redis.ResponseError("a script failed")
+
+
+def test_a_worker_whose_join_fails_keeps_no_other_out(client: redis.Redis, namespace: str) -> None:
+    registry = WorkerRegistry(client, namespace)
+    lease = _FailingLease(client, namespace, "new", 900)
+    reporter = _Reporter("new", model="m")
+    with pytest.raises(redis.ResponseError):
+        FleetJoin(registry, lease, reporter, namespace).join()  # type: ignore[arg-type]
+    assert registry.statuses() == []
+
+
+@pytest.mark.parametrize(("lease_s", "refused"), [(1, True), (900, False)])
+def test_a_worker_whose_lease_ran_out_before_its_first_work_compares_itself_again(
+    client: redis.Redis, namespace: str, lease_s: float, refused: bool
+) -> None:
+    registry = WorkerRegistry(client, namespace)
+    lease, reporter = Lease(client, namespace, "new", lease_s), _Reporter("new", model="m")
+    fleet = FleetJoin(registry, lease, reporter, namespace)  # type: ignore[arg-type]
+    fleet.join()
+    if refused:
+        until(lease.may_have_expired)
+    other = _Reporter("other", model="other")
+    other.joined = True
+    Lease(client, namespace, "other", 900).acquire(other.status())
+    if refused:
+        with pytest.raises(ConfigurationError, match="differs from the fleet"):
+            fleet.join_again_if_expired()
+    else:
+        fleet.join_again_if_expired()
+    assert reporter.joined is not refused
 
 
 def test_a_worker_whose_lease_expired_does_not_keep_others_out(

@@ -201,25 +201,16 @@ def test_the_exporter_says_what_redis_knows() -> None:
     assert exported["imagefleet_dataset_idle_seconds", ""] == 12
 
 
-def test_the_exporter_counts_workers_that_differ() -> None:
+@pytest.mark.parametrize(("allowed", "counted"), [(False, 1), (True, 0)])
+def test_the_exporter_counts_workers_that_differ_and_may_not(allowed: bool, counted: int) -> None:
     exported = _export(FleetCollector(_snapshot))
     assert exported["imagefleet_differing_workers", "model"] == 0
-    status = _snapshot().status.model_copy(
-        update={
-            "differences": (
-                HostDifference(
-                    worker="w",
-                    trait=Trait.STORE,
-                    value="a",
-                    usual="b",
-                    usual_workers=2,
-                    allowed=False,
-                ),
-            )
-        }
+    difference = HostDifference(
+        worker="w", trait=Trait.STORE, value="a", usual="b", usual_workers=2, allowed=allowed
     )
+    status = _snapshot().status.model_copy(update={"differences": (difference,)})
     exported = _export(FleetCollector(lambda: replace(_snapshot(), status=status)))
-    assert exported["imagefleet_differing_workers", "store"] == 1
+    assert exported["imagefleet_differing_workers", "store"] == counted
 
 
 def test_each_end_has_a_series_before_there_is_one() -> None:

@@ -61,17 +61,23 @@ def _devices_step(lifecycle: Lifecycle, *, ignore_hangup: bool) -> type[bootstep
                 lifecycle.start(_named_queues(worker.app, worker.app.amqp.queues.consume_from))
                 _settle_requests(worker.pool, lifecycle)
             except ImagefleetError as error:
-                # Celery has put a logger in the place of sys.stderr.
-                sentence = printable(mask_credentials(f"imagefleet-worker: {error}"), _MAX_LINE)
-                print(sentence, file=sys.__stderr__, flush=True)
-                os._exit(exit_code_of(error))  # a half-started runtime may block a normal exit
+                _exit_with(error)
 
         def stop(self, worker: Any) -> None:
+            lifecycle.leave()
             lifecycle.drain()
 
         terminate = stop
 
     return DevicesStep
+
+
+def _exit_with(error: ImagefleetError) -> None:
+    """End the process with the sentence and the exit code of an error."""
+    # Celery has put a logger in the place of sys.stderr.
+    sentence = printable(mask_credentials(f"imagefleet-worker: {error}"), _MAX_LINE)
+    print(sentence, file=sys.__stderr__, flush=True)
+    os._exit(exit_code_of(error))  # a half-started runtime may block a normal exit
 
 
 def _named_queues(app: Celery, queues: Iterable[str]) -> list[str] | None:
@@ -131,6 +137,9 @@ def _dispatcher_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
             backend = consumer.app.backend
             dispatcher.refuser.on_job_failed = backend.mark_as_failure
             dispatcher.refuser.on_task_rejected = partial(store_rejection, backend)
-            lifecycle.take_work()
+            try:
+                lifecycle.take_work()
+            except ConfigurationError as error:
+                _exit_with(error)
 
     return DispatcherStep

@@ -4,6 +4,7 @@ Input: a worker's name and a length in seconds. Output: a lease. This module doe
 messages.
 """
 
+import time
 from typing import Any, cast
 
 import redis
@@ -31,6 +32,7 @@ class Lease:
         self._deliveries = deliveries_key(namespace)
         self._later = delayed_key(namespace)
         self._status_keys = [workers_key(namespace), drain_requests_key(namespace)]
+        self._certain_until = 0.0
         self.drain_requested = False
         """Whether, at the latest renewal, somebody had asked this worker to drain."""
         self.workers = 0
@@ -59,7 +61,12 @@ class Lease:
         """Renew the lease. Return False if it expired and others reclaimed the messages."""
         return self._renew(status, acquire=False)
 
+    def may_have_expired(self) -> bool:
+        """Return whether the lease may have expired since it was acquired or renewed last."""
+        return time.monotonic() >= self._certain_until
+
     def _renew(self, status: str, *, acquire: bool) -> bool:
+        asked_at = time.monotonic()
         renewed, drain_requested, workers, tags, any_expired, any_due, next_expiry_s = cast(
             list[Any],
             self._renew_lease(
@@ -67,6 +74,8 @@ class Lease:
                 args=[self._worker, self._lease_s, int(acquire), status],
             ),
         )
+        if renewed:
+            self._certain_until = asked_at + self._lease_s
         self.drain_requested = bool(drain_requested)
         self.workers = workers
         self.tags_at_renewal = None if tags is None else set(tags)

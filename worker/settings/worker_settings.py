@@ -82,7 +82,8 @@ class WorkerSettings(Settings):
         default=(),
         description="In what this host and others of its fleet may differ, as in `model,digest`: "
         "`model` (of jobs that name none), `digest` (of one model), `store`, `shapes` (of one "
-        "model). A host that differs in anything else does not start. Default: in nothing.",
+        "model, the first one). A host that differs in anything else does not start. Default: in "
+        "nothing.",
     )
     forget_models_s: float = Field(
         default=30 * 86400.0,

@@ -9,6 +9,7 @@ differ never both join.
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Self
 
 import redis
@@ -81,14 +82,26 @@ class FleetJoin:
                 differs, and nothing was claimed.
         """
         self._check(members(self._others()))  # a stranger is not even seen
-        self._lease.acquire(self._reporter.status())
         try:
+            self._lease.acquire(self._reporter.status())
             while not self._decide():
                 time.sleep(_POLL_S)
-        except ConfigurationError:
-            self._lease.release_all()
+            self._warn()
+        except BaseException:
+            self.leave()
             raise
-        self._warn()
+
+    def join_again_if_expired(self) -> None:
+        """Join once more if the lease may have expired since `join`: nobody saw this worker then,
+        so one that differs may have joined. Raises what `join` raises."""
+        if self._lease.may_have_expired():
+            self._reporter.joined = False
+            self.join()
+
+    def leave(self) -> None:
+        """Release the lease, so that this worker keeps no other out."""
+        with suppress(redis.RedisError):
+            self._lease.release_all()
 
     def _decide(self) -> bool:
         """Return whether this worker has joined; False if it must wait for another that is joining.

@@ -18,11 +18,10 @@ from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.failed_attempts import DEVICES_FAILED, WORKER_DIED
 from imagefleet.shared.storage import place_of
-from imagefleet.shared.text.printable import counted, mask_url
+from imagefleet.shared.text.printable import mask_url
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.devices.slots import Slot
-from imagefleet.worker.engine.contract.interface import Engine, ModelInfo
-from imagefleet.worker.jobs.attempt import Attempt, attempts_in, offer_of
+from imagefleet.worker.jobs.attempt import attempts_in, offer_of
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.malloc import return_large_buffers
 from imagefleet.worker.process.preemption import watch_for_notice
@@ -31,6 +30,8 @@ from imagefleet.worker.process.tracing import start_tracing
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.bootstrap import build
 from imagefleet.worker.startup.drain import DRAIN_GRACE_S, DrainTime, force_exit_after
+from imagefleet.worker.startup.join_fleet import FleetJoin
+from imagefleet.worker.startup.log_texts import describe_engine, describe_jobs
 from imagefleet.worker.startup.stores import open_stores
 from imagefleet.worker.startup.worker_parts import ProcessHooks, WorkerParts
 
@@ -54,6 +55,8 @@ class Lifecycle:
         self.settings = settings
         self._stores = open_stores(settings)
         self._parts: WorkerParts | None = None
+        self._joining: FleetJoin | None = None
+        """It holds the lease from before `join` until this worker takes work."""
         self._running = False
         self._stop_requested = False
         self._drain_requested = False
@@ -86,7 +89,8 @@ class Lifecycle:
             on_drain_requested=self.request_drain,
         )
         parts = build(self.settings, self._stores, hooks, queues)
-        parts.fleet.join()
+        self._joining = parts.fleet
+        self._joining.join()
         self._parts, engine = parts, parts.engine
         if not engine.uses_host_memory:
             return_large_buffers()
@@ -95,7 +99,7 @@ class Lifecycle:
         log.info(
             "ready after %.1f s: %s, images go to %s",
             time.monotonic() - started,
-            _describe(engine),
+            describe_engine(engine),
             store,
         )
 
@@ -116,10 +120,13 @@ class Lifecycle:
         return reason if reason or self._running else "starting"
 
     def take_work(self) -> None:
-        """Start the threads that claim and run work. After a reconnect they run already."""
+        """Start the threads that claim and run work. After a reconnect they run already. Raises
+        ConfigurationError if the lease ran out meanwhile and a worker that differs has joined."""
         if not self._running:
             parts = self.parts
+            parts.fleet.join_again_if_expired()
             parts.lease_keeper.start()
+            self._joining = None
             parts.progress.start()
             parts.device_loop.start()
             parts.watchdog.start()
@@ -140,10 +147,12 @@ class Lifecycle:
     def stop_claiming(self, *, at_once: bool = False) -> None:
         """Claim no further work. If `at_once`, or on the second call, requeue everything and end.
 
-        A worker that is not built yet holds nothing, and ends at once: it may compile for minutes.
+        A worker that is not built yet holds no work, and ends at once: it may compile for minutes.
         """
         if self._parts is None:
             log.warning("stopped before it was ready; nothing was claimed")
+            force_exit_after(_QUIT_TIMEOUT_S)
+            self.leave()
             os._exit(0)
         if at_once or self._stop_requested:
             self.quit()
@@ -194,13 +203,19 @@ class Lifecycle:
         others = parts.claims.lease.release_all()
         log.info(
             "drained: %s ended; %s requeued; callbacks that wait in the fleet: %s",
-            _describe_jobs([each for each in started if each not in requeued]),
-            _describe_jobs(list(dict.fromkeys(requeued)), others),
+            describe_jobs([each for each in started if each not in requeued]),
+            describe_jobs(list(dict.fromkeys(requeued)), others),
             self._count_callbacks(),
         )
         parts.progress.stop()
         parts.delivery.stop()
         self._send_spans()
+
+    def leave(self) -> None:
+        """Release the lease of a worker that has not begun to take work; else do nothing."""
+        if self._joining is not None:
+            self._drain_time.begin()
+            self._joining.leave()
 
     def quit(self) -> None:
         """Requeue everything and end the process, within `_QUIT_TIMEOUT_S`."""
@@ -211,7 +226,7 @@ class Lifecycle:
             parts.dispatcher.release_waiting()
             requeued = parts.executor.requeue(parts.in_flight.attempts())
             others = parts.claims.lease.release_all()
-            log.warning("quitting: %s requeued", _describe_jobs(requeued, others))
+            log.warning("quitting: %s requeued", describe_jobs(requeued, others))
         finally:
             os._exit(ExitCode.TEMPFAIL)
 
@@ -282,16 +297,3 @@ class Lifecycle:
         """Release every shard. Those with a row in `batch` count a delivery."""
         self.parts.claims.requeue(*self.parts.backlog.tags_in(batch), counted=True)
         self.parts.backlog.abandon(LeaseLost("the devices of this worker failed"))
-
-
-def _describe(engine: Engine) -> str:
-    info: ModelInfo = engine.info
-    shapes = ", ".join(str(shape) for shape in info.shapes)
-    return f"model {info.name}, {counted(engine.capacity, 'image')} per batch, shapes {shapes}"
-
-
-def _describe_jobs(attempts: Sequence[Attempt], others: int = 0) -> str:
-    """Describe jobs and their images. `others`: messages of shards, and of jobs not started."""
-    images = sum(len(attempt.specs) for attempt in attempts)
-    jobs = f"{counted(len(attempts), 'job')} with {counted(images, 'image')}"
-    return f"{jobs} and {counted(others, 'other message')}" if others else jobs
