@@ -114,7 +114,8 @@ class OfferRegistry:
         if not self._offers or time.monotonic() - self._read_at > _CACHE_TTL_S:
             texts = read_key(self._redis, lambda pipe: pipe.hgetall(self._key)) or {}
             self._offers = dict(_readable(texts))
-            if DEFAULT_MODEL in texts and len(self._offers) == 1:  # all serve that one model
+            others = texts.keys() - {DEFAULT_MODEL}
+            if DEFAULT_MODEL in texts and len(others) == len(self._offers) == 1:  # all serve it
                 self._offers.setdefault(DEFAULT_MODEL, *self._offers.values())
             self._read_at = time.monotonic()
         return self._offers

@@ -11,6 +11,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.default_strengths import NO_STRENGTH, STABLE_DIFFUSION_XL
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
+from imagefleet.shared.jobs.redis_keys import offers_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
@@ -28,6 +29,19 @@ def offers() -> dict[str, Offer]:
 
 def test_an_announced_offer_is_read_unchanged(offers: dict[str, Offer]) -> None:
     assert offers == {"tiny": offer_of(INFO), "default": offer_of(INFO)}
+
+
+@pytest.mark.parametrize("others", [("a",), ("a", "unreadable")])
+def test_a_model_takes_the_place_of_an_unreadable_default_only_if_it_is_the_one(
+    others: tuple[str, ...],
+) -> None:
+    client = fakeredis.FakeRedis(decode_responses=True)
+    registry = OfferRegistry(client, "ns")
+    for name in others:
+        registry.announce(offer_of(replace(INFO, name=name)))
+    for name in ("default", "unreadable")[: len(others)]:
+        client.hset(offers_key("ns"), name, "no JSON")
+    assert ("default" in registry.offers()) == (others == ("a",))
 
 
 def test_without_offers_every_valid_request_is_admitted() -> None:
