@@ -116,6 +116,17 @@ def test_jobs_that_fail_here_and_succeed_elsewhere_quarantine_the_host(
     assert len(host.quarantines) == (outcome == "requeued")
 
 
+def test_tries_of_one_job_count_once() -> None:
+    streak = FailureStreak(len)
+    request = JobRequest.parse({"prompt": "p", "seed": 1})
+    for job_id in ("a", "a", "b", "a", "b"):
+        streak.add(slots_of(plan_attempt(job_id, request, INFO)))
+    assert not streak.is_long()
+    assert not streak.proof()
+    streak.add(slots_of(plan_attempt("c", request, INFO)))
+    assert streak.proof() == "of 3 jobs that failed here in a row 3 succeeded elsewhere"
+
+
 def test_an_image_ends_the_row_of_failures() -> None:
     def fail_others(specs: Sequence[ImageSpec]) -> None:
         if specs[0].seed == 1 and specs[0].prompt != KNOWN_PROMPT:

@@ -8,7 +8,6 @@ known image fails, too. Prompts alone never do. The module depends on neither jo
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -36,14 +35,21 @@ class FailureStreak:
 
     def __init__(self, count_succeeded: CountSucceeded = count_none) -> None:
         self._count_succeeded = count_succeeded
-        self._failed: deque[Work] = deque(maxlen=_MAX_REMEMBERED)
+        self._failed: dict[str, Work] = {}
+        """It keeps the latest work of each job by its id, the oldest first. Rows of datasets have
+        none, and nobody else makes them."""
         self._unchecked = 0
         self._lock = threading.Lock()
 
     def add(self, slots: Sequence[Slot]) -> None:
         """Note that the work of `slots` failed alone, and that the devices pass their check."""
         with self._lock:
-            self._failed.extend(work_in(slots))
+            for work in work_in(slots):
+                self._failed.pop(work.name, None)
+                if work.name:
+                    self._failed[work.name] = work
+            while len(self._failed) > _MAX_REMEMBERED:
+                del self._failed[next(iter(self._failed))]
             self._unchecked += 1
 
     def end(self) -> None:
@@ -60,7 +66,7 @@ class FailureStreak:
     def proof(self) -> str:
         """Return the sentence that blames this host because others succeeded; else nothing."""
         with self._lock:
-            failed = list(self._failed)
+            failed = list(self._failed.values())
         if len(failed) < MIN_SUCCEEDED_ELSEWHERE:
             return ""
         succeeded = self._count_succeeded(failed)
