@@ -309,3 +309,18 @@ def test_no_slot_starts_after_stop() -> None:
     running.abandon(JobCancelled("its place is free now"))
     assert fixture.loop.join(_TIMEOUT_S)
     assert [slot.work for slot in fixture.loop.pop_waiting()] == [waiting]
+
+
+def test_a_stream_that_finishes_nothing_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixture = Fixture()
+    [stream] = fixture.streams_of_engine
+    steps: list[int] = []
+
+    def step() -> list[int]:
+        steps.append(1)
+        assert len(steps) < 1000, "the check goes on for ever"
+        return []
+
+    monkeypatch.setattr(stream, "step", step)
+    assert not fixture.health.stream_ok(stream)
+    assert len(steps) < 100

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from imagefleet.shared.errors import DeviceError
 from imagefleet.shared.process.backoff import Jitter, backoff_s
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.contract.interface import (
@@ -30,6 +31,9 @@ log = logging.getLogger(__name__)
 
 _MIN_BACKOFF_S: Final = 1.0
 _MAX_BACKOFF_S: Final = 60.0
+_MORE_STEPS: Final = 8
+"""A stream fails its check if it has not finished the known image after so many more steps than a
+scheduler with two calls of the model in each may need."""
 
 
 class HealthCheck:
@@ -162,8 +166,13 @@ class HealthCheck:
         stream.reset()
         for slot in range(slots):
             stream.start(slot, spec, shape)
-        while not (finished := stream.step()):
+        most = 2 * spec.steps + _MORE_STEPS
+        for _ in range(most):
+            if finished := stream.step():
+                break
             self.steps += 1
+        else:
+            raise DeviceError(f"no image of {spec.steps} steps ended after {most} steps")
         for slot in finished:
             stream.finish(slot)()
 
