@@ -15,7 +15,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.worker_names import host_of
 from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
 from imagefleet.worker.devices.slots import Work
-from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.jobs.attempt import Attempt
 
 log = logging.getLogger(__name__)
 
@@ -35,24 +35,30 @@ class OtherWorkers:
         self._model = model
         self._statuses: list[WorkerStatus] = []
         self._read_at = float("-inf")
-        self._left_since: dict[str, float] = {}
-        """It says since when each job has been left to others."""
+        self._left_since: dict[tuple[str, float], float] = {}
+        """It says since when each job has been left to others, by the time of its latest failure:
+        the wait begins anew after another one."""
 
-    def should_have(self, job_id: str, failures: Sequence[FailedAttempt], shape: Shape) -> bool:
+    def should_have(self, attempt: Attempt, failures: Sequence[FailedAttempt]) -> bool:
         """Return whether another worker should have a job that failed on this host: one on a host
         on which it has not failed, or, if it failed on this very worker, any other one."""
         names = {each.worker for each in failed_alone(failures)}
         hosts = {host_of(name) for name in names}
-        able = [each.worker for each in self._ready() if str(shape) in each.shapes]
+        able = [each.worker for each in self._ready() if _serves(each, attempt)]
         left = any(host_of(name) not in hosts for name in able)
         left = left or (self._worker in names and any(name not in names for name in able))
-        return left and self._waits_still(job_id)
+        wait = attempt.job_id, max((each.at for each in failures), default=0.0)
+        if left and self._waits_still(wait):
+            return True
+        self._left_since.pop(wait, None)  # it starts here
+        return False
 
-    def _waits_still(self, job_id: str) -> bool:
+    def _waits_still(self, wait: tuple[str, float]) -> bool:
         now = time.monotonic()
-        if len(self._left_since) >= _MAX_JOBS:
-            self._left_since.clear()
-        return now - self._left_since.setdefault(job_id, now) < _MAX_WAIT_S
+        since = self._left_since.setdefault(wait, now)
+        if len(self._left_since) > _MAX_JOBS:
+            del self._left_since[next(iter(self._left_since))]  # the oldest
+        return now - since < _MAX_WAIT_S
 
     def _ready(self) -> list[WorkerStatus]:
         now = time.monotonic()
@@ -67,13 +73,22 @@ class OtherWorkers:
         ]
 
 
+def _serves(status: WorkerStatus, attempt: Attempt) -> bool:
+    """Return whether a worker of the model claims a job like this one, as far as it says so."""
+    if str(attempt.shape) not in status.shapes:
+        return False
+    member = status.member
+    return attempt.request.model is not None or member is None or member.serves_default
+
+
 def count_succeeded(records: JobRecords) -> Callable[[Sequence[Work]], int]:
     """Return a function that counts the jobs among works that have succeeded. If Redis does not
     answer, none has."""
 
     def count(works: Sequence[Work]) -> int:
         try:
-            states = records.states([work.name for work in works if work.name])
+            names = dict.fromkeys(work.name for work in works if work.name)
+            states = records.states(list(names))
         except Exception as error:  # the devices must not wait for Redis
             log.warning("what became of jobs that failed here is not known now: %s", error)
             return 0

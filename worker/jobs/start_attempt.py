@@ -34,6 +34,7 @@ from imagefleet.shared.text.printable import counted
 from imagefleet.worker.engine.contract.interface import ModelInfo
 from imagefleet.worker.jobs.attempt import Attempt, offer_of, plan_attempt
 from imagefleet.worker.jobs.earlier_failures import gave_up_after
+from imagefleet.worker.jobs.left_jobs import LeftJobs
 from imagefleet.worker.jobs.other_workers import OtherWorkers
 from imagefleet.worker.jobs.planned_start import PlannedStart, ReceivedRequest
 from imagefleet.worker.jobs.refuse import Refuser
@@ -42,9 +43,6 @@ from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
-
-_LEFT_PAUSE_S: Final = 1.0
-"""A worker claims nothing for so long if a claim brought only jobs that it leaves to others."""
 
 
 class JobStarter:
@@ -78,8 +76,7 @@ class JobStarter:
         self._max_deliveries = max_deliveries
         self._expiry = expiry
         self._others = others
-        self._left = 0
-        """Jobs that the current claim brought, and that were left to other workers."""
+        self._left = LeftJobs(claims)
 
     def start(self, requests: Sequence[ReceivedRequest]) -> list[Attempt | ImagefleetError | None]:
         """Start the job of each request. Return its attempt, the reason why it was refused, or None
@@ -89,13 +86,11 @@ class JobStarter:
         """
         plans = [self._plan_start(request) for request in requests]
         transitions = iter(self._start_records([plan for plan in plans if plan is not None]))
-        self._left = 0
         outcomes = [
             None if plan is None else self._apply_transition(plan, next(transitions))
             for plan in plans
         ]
-        if self._left and not any(isinstance(each, Attempt) for each in outcomes):
-            self._claims.pause(_LEFT_PAUSE_S)
+        self._left.end_claim(brought_others=any(isinstance(each, Attempt) for each in outcomes))
         return outcomes
 
     def _start_records(self, plans: Sequence[PlannedStart]) -> list[TransitionResult | Exception]:
@@ -204,14 +199,20 @@ class JobStarter:
                 return None
 
     def _decide(
-        self, plan: PlannedStart, transition: TransitionResult
+        self, plan: PlannedStart, transition: TransitionResult, start: StartRequest | None = None
     ) -> Attempt | ImagefleetError | None:
+        """Return the outcome of a message.
+
+        Args:
+            start: the request that had this answer, if it is not the one that the plan gives.
+        """
         if transition.state is None and not plan.recorded:
             transition = self._create_and_start(plan)
         if transition.superseded:
             return self._decide_superseded(plan)
         if transition.failed_here and isinstance(plan.outcome, Attempt):
-            return self._leave_or_start(plan, plan.outcome, transition)
+            start = start or self._start_request(plan)
+            return self._leave_or_start(plan, plan.outcome, transition, start)
         if transition.expired and isinstance(plan.outcome, Attempt):
             return self._expire(plan, plan.outcome.request)
         if transition.cancel_requested:
@@ -242,16 +243,20 @@ class JobStarter:
         return outcome
 
     def _leave_or_start(
-        self, plan: PlannedStart, attempt: Attempt, transition: TransitionResult
+        self,
+        plan: PlannedStart,
+        attempt: Attempt,
+        transition: TransitionResult,
+        start: StartRequest,
     ) -> Attempt | ImagefleetError | None:
         """Leave a job that failed on this host to another worker, or start it if there is none."""
-        others = self._others
-        if others and others.should_have(plan.job_id, transition.failures, attempt.shape):
-            self._claims.requeue(plan.claimed.tag)
-            self._left += 1
+        if self._others and self._others.should_have(attempt, transition.failures):
+            record = self.refuser.record_key(plan.job_id)
+            self._left.leave(plan.claimed.tag, record, start.request_sha1)
             return None
-        [transition] = self._records.start(replace(self._start_request(plan), host=""))
-        return self._decide(plan, transition)
+        anywhere = replace(start, host="")
+        [transition] = self._records.start(anywhere)
+        return self._decide(plan, transition, anywhere)
 
     def _decide_superseded(self, plan: PlannedStart) -> Attempt | ImagefleetError | None:
         """Return the outcome of a message whose record has another request.
@@ -269,7 +274,7 @@ class JobStarter:
             start = replace(self._start_request(plan), request_sha1=sha1_of(stored))
             [transition] = self._records.start(start)
             if not transition.superseded:
-                return self._decide(plan, transition)
+                return self._decide(plan, transition, start)
         self.refuser.reject_foreign(plan.claimed, plan.job_id)
         return None
 
