@@ -105,7 +105,10 @@ def _draw_queue(rng: random.Random) -> str:
 
 
 def _newer_record(case_id: str, rng: random.Random) -> HostileCase:
-    """Return a job that a newer producer recorded, with a field that this version does not know."""
+    """Return a job that a newer producer recorded, with a field that this version does not know.
+
+    Without the field the image might be another one. So it waits for a newer worker, in vain.
+    """
     request = {**REQUEST, "a_newer_field": [1]}
     stored = {**JobRequest.parse(dict(REQUEST)).model_dump(mode="json"), **request}
     message = with_arguments([], {"version": 1, "request": request}, recorded=True)
@@ -115,7 +118,7 @@ def _newer_record(case_id: str, rng: random.Random) -> HostileCase:
         queue=_draw_queue(rng),
         record={"state": "queued", "request": json.dumps(stored), "submitted_at": "1.5"},
     )
-    return HostileCase(name="record of a newer version", right_end=RightEnd.DONE, case=case)
+    return HostileCase(name="record of a newer version", right_end=RightEnd.REFUSED, case=case)
 
 
 def _request_draws(planned: Sequence[PlannedJob]) -> Iterator[_Draw]:
