@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_GRACE_S: Final = 10.0
 """Seconds beyond its length until a drain that does not end is cut short."""
+_REPORT_BEFORE_S: Final = 0.5
 _API_TIMEOUT_S: Final = 2.0
 
 
@@ -69,6 +70,17 @@ class DrainTime:
             self._ends_at = ends_at
             self.is_shortened = not begins
         force_exit_after(seconds + DRAIN_GRACE_S)
+        # It is said before, by another thread: a log that blocks must not keep the process alive.
+        report = threading.Timer(seconds + DRAIN_GRACE_S - _REPORT_BEFORE_S, self._report_late)
+        report.daemon = True
+        report.start()
+
+    def _report_late(self) -> None:
+        if not self.left_s():
+            log.error(
+                "the drain did not end in time, so this process ends by force; other workers get "
+                "what it holds once its lease has expired"
+            )
 
     def _ask_kubernetes(self) -> None:
         try:
