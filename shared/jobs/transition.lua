@@ -61,7 +61,8 @@ if not string.find(ARGV[2], ',' .. state .. ',', 1, true) or (ARGV[1] ~= '' and 
 end
 if record[3] and (ARGV[3] == 'queued' or ARGV[3] == 'running') then return answer(0, 1, 0) end
 local clock = redis.call('TIME')
-local submitted_at, has_started = tonumber(record[4] or ''), record[6]
+local submitted_at = tonumber(record[4] or '')
+local has_started = record[6] or state == 'running'  -- a damaged record may lack `deliveries`
 if ARGV[9] ~= '' and submitted_at and not has_started
   and clock[1] + clock[2] / 1e6 > submitted_at + ARGV[9] then
   return answer(0, 0, 1)

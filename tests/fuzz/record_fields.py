@@ -43,7 +43,12 @@ _LETTER: Final = DeadLetter(
 ).model_dump(mode="json")
 _STATES: Final[Mapping[str, Mapping[str, str]]] = {
     "queued": {},
-    "running": {"attempt": "host:1:a/1", "worker": "host:1:a", "started_at": "2", "steps": "9"},
+    "running": {
+        "attempt": "host:1:a/1",
+        "worker": "host:1:a",
+        "started_at": "2",
+        "deliveries": "1",
+    },
     "succeeded": {"result": json.dumps(_RESULT), "finished_at": "3"},
     "failed": {"error": json.dumps(_ERROR), "finished_at": "3"},
 }

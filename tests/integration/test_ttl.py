@@ -81,6 +81,16 @@ def test_only_a_job_that_never_started_expires(
     assert records.get("j").state is (State.QUEUED if expired else State.RUNNING)
 
 
+def test_a_running_job_does_not_expire_although_its_record_lacks_the_deliveries(
+    client: redis.Redis, namespace: str, records: JobRecords
+) -> None:
+    """A worker that saw it expire could not fail it, and put its message back without end."""
+    _submit_long_ago(client, namespace, records)
+    client.hset(job_key(namespace, "j"), mapping={"state": "running", "attempt": "host:1:a/1"})
+    [transition] = records.start(StartRequest(job_id="j", attempt="x", ttl_s=60))
+    assert (transition.expired, transition.happened) == (False, True)
+
+
 class CancellingRecords(JobRecords):
     """The producer cancels each job just before it fails."""
 
