@@ -1,6 +1,5 @@
 """Shards that Redis lost and shards with two messages are made, and made once."""
 
-import os
 import shutil
 import threading
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ import redis
 
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.shared.bulk.file_layout import CARD, PLAN, RUN_STATS
+from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.bulk.shard_message import ShardToSend, bulk_queue, pack_shard
 from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
@@ -355,12 +354,23 @@ def test_a_host_that_cannot_open_a_destination_leaves_the_run_to_another(
 
 
 def test_a_hanging_destination_does_not_block_other_runs(
-    dataset: Dataset, client: redis.Redis, namespace: str, tmp_path: Path
+    dataset: Dataset,
+    client: redis.Redis,
+    namespace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Reading a pipe without a writer blocks forever, as a network folder may."""
-    pipe = tmp_path / "hangs" / PLAN
-    pipe.parent.mkdir(parents=True)
-    os.mkfifo(pipe)
+    """A network folder may not answer for ever."""
+    answers = threading.Event()
+    get = FolderStore.get
+
+    def get_from_network(store: FolderStore, key: str, max_bytes: int | None = None) -> bytes:
+        if "hangs" in store.url:
+            answers.wait()
+        return get(store, key, max_bytes)
+
+    monkeypatch.setattr(FolderStore, "get", get_from_network)
+    (tmp_path / "hangs").mkdir()
     runs, stalled_s = dataset.runs, 1
     recovery = RunRecovery(runs, stalled_s, ANY_FOLDER)
     runs.start(replace(RUN, destination=(tmp_path / "hangs").as_uri()))
@@ -372,7 +382,7 @@ def test_a_hanging_destination_does_not_block_other_runs(
         hanging = [each.name for each in threading.enumerate() if each.name == f"recover-{RUN.id}"]
         assert len(hanging) == 1
     finally:
-        pipe.write_bytes(b"")  # unblocks the reader
+        answers.set()
         until(lambda: not any(each.name == f"recover-{RUN.id}" for each in threading.enumerate()))
 
 

@@ -27,7 +27,7 @@ local function has_any(key, from, to)
   return type(count) == 'number' and count > 0
 end
 local next_lease = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local next_expiry_s = tonumber(next_lease[2]) - now - microseconds / 1e6
+local next_expiry_s = (next_lease[2] or now) - now - microseconds / 1e6  -- a lease of 0 s has expired already
 local any_wrong = has_any(KEYS[1], '-inf', now) or has_any(KEYS[1], '(' .. now + 2 * ARGV[2], '+inf')
 return {
   1, redis.pcall('SISMEMBER', KEYS[4], ARGV[1]) == 1 and 1 or 0, redis.call('ZCARD', KEYS[1]),
