@@ -387,15 +387,21 @@ def test_a_hanging_destination_does_not_block_other_runs(
 
 
 def test_an_error_does_not_end_the_recovery_thread(
-    dataset: Dataset, client: redis.Redis, namespace: str, caplog: pytest.LogCaptureFixture
+    dataset: Dataset, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis returns an error until the next search, which creates the set again."""
-    client.mset({f"{namespace}:bulk:looked": 1, f"{namespace}:bulk:still": "no set"})
+    find = dataset.runs.stalled.find
+    errors = [redis.ResponseError("the first search fails")]
+
+    def find_later(stalled_s: float) -> str | None:
+        if errors:
+            raise errors.pop()
+        return find(stalled_s)
+
+    monkeypatch.setattr(dataset.runs.stalled, "find", find_later)
     recovery = RunRecovery(dataset.runs, 0.1, ANY_FOLDER)
     recovery.start()
     try:
         until(lambda: "the search for stalled runs failed" in caplog.text)
-        _allow_next_search(client, namespace)
         until(lambda: _states(dataset) == [State.QUEUED] * 2)
     finally:
         recovery.stop()
