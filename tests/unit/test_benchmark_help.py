@@ -12,6 +12,8 @@ _OF_OTHER_ENVIRONMENTS = tuple(
     f"benchmarks.race.{name}" for name in ("checkpoint", "pytorch_peer", "tutorial_peer")
 )
 """`make race` runs these in environments that have PyTorch, or an older JAX."""
+_WORKER = "benchmarks.traced_worker"
+"""`benchmarks.worker_memory` starts it; its options are those of `imagefleet-worker`."""
 
 
 def _module(path: Path) -> str:
@@ -21,7 +23,8 @@ def _module(path: Path) -> str:
 BENCHMARKS = [
     name
     for path in sorted((ROOT / "benchmarks").rglob("*.py"))
-    if "__main__" in path.read_text() and (name := _module(path)) not in _OF_OTHER_ENVIRONMENTS
+    if "__main__" in path.read_text()
+    and (name := _module(path)) not in (*_OF_OTHER_ENVIRONMENTS, _WORKER)
 ]
 
 
