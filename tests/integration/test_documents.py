@@ -80,6 +80,7 @@ NOT_RUN: Final = {
         "imagefleet dead-letters show": "it needs dead letters; test_operator.py makes some",
         "make chaos": _LONG,
     },
+    "docs/testing.md": {"apt-get install prometheus": _LONG},
     "docs/tpu.md": {
         "make tpu": _LONG,
         "imagefleet-worker plan": _MODELS,
