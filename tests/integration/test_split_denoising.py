@@ -124,6 +124,7 @@ def _most_levels(image: Image.Image) -> int:
 def _start_tiny(start: StartWorker, folder: Path, checkpoint: KnownCheckpoint) -> Worker:
     write_known(folder, checkpoint)
     return start(
+        IMAGEFLEET_MAY_DIFFER="model",
         IMAGEFLEET_MODEL=str(folder),
         IMAGEFLEET_DTYPE="float32",
         IMAGEFLEET_SHAPES=f"{SIDE}x{SIDE}",
