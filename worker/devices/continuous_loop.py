@@ -14,16 +14,15 @@ from typing import Final
 
 from imagefleet.worker.devices.device_loop import OnDevicesFailed
 from imagefleet.worker.devices.failed_slots import (
-    STORE_FAILED,
     abandon_for_quarantine,
     fail_work,
     halves_of,
     is_job_error,
     log_failure,
-    never_healthy,
 )
 from imagefleet.worker.devices.failure_streak import FailureStreak
 from imagefleet.worker.devices.health_check import HealthCheck
+from imagefleet.worker.devices.host_fault import STORE_FAILED, HostFault, find_host_fault
 from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
 from imagefleet.worker.devices.shared_slots import SharedSlots
 from imagefleet.worker.devices.slots import Slot
@@ -168,24 +167,12 @@ class ContinuousLoop:
         runner.stream.reset()
         error = runner.error
         log_failure(slots, error, traceback=False)
-        if is_job_error(error):
+        shape = slots[0].work.shape
+        fault = find_host_fault(error, shape, self._streak, self._health, stream=runner.stream)
+        if fault is None:
             self._bisect(slots, error)
-        elif not self._health.stream_ok(runner.stream):
-            self._quarantine(index, slots, f"the devices failed: {error}")
-        elif proof := self._streak.proof():
-            self._quarantine(index, slots, f"{proof}: {error}", never_healthy)
-        elif self._streak.needs_whole_batch() and not self._whole_batch_ok(runner.stream, slots):
-            check = partial(self._health.whole_batch_ok, slots[0].work.shape)
-            reason = f"a whole batch of the known image fails: {error}"
-            self._quarantine(index, slots, reason, check)
         else:
-            self._bisect(slots, error)
-
-    def _whole_batch_ok(self, stream: Stream, slots: Sequence[Slot]) -> bool:
-        succeeded = self._health.whole_batch_ok(slots[0].work.shape, stream)
-        if succeeded:
-            self._streak.whole_batch_passed()
-        return succeeded
+            self._quarantine(index, slots, fault)
 
     def _bisect(self, slots: Sequence[Slot], error: BaseException) -> None:
         """Run both halves of the failed slots again. Slots of one job fail that job."""
@@ -202,13 +189,7 @@ class ContinuousLoop:
             self._streak.add(slots)
         fail_work(slots, error)
 
-    def _quarantine(
-        self,
-        index: int | None,
-        slots: Sequence[Slot],
-        reason: str,
-        check: Callable[[], bool] | None = None,
-    ) -> None:
+    def _quarantine(self, index: int | None, slots: Sequence[Slot], fault: HostFault) -> None:
         waiting = self._shared_slots.begin_quarantine(index)
         if waiting is None:
             self._shared_slots.add_failed(index or 0, slots)
@@ -216,8 +197,8 @@ class ContinuousLoop:
             return
         try:
             self._metrics.set_busy(False)
-            self._on_devices_failed(slots, waiting, reason)
+            self._on_devices_failed(slots, waiting, fault.reason)
             abandon_for_quarantine([*slots, *waiting])
-            self._health.recover(self._stopping, reason, check)
+            self._health.recover(self._stopping, fault.reason, fault.check)
         finally:
             self._shared_slots.end_quarantine()

@@ -17,16 +17,15 @@ from typing import Final
 
 from imagefleet.worker.devices.batch_metrics import BatchMetrics
 from imagefleet.worker.devices.failed_slots import (
-    STORE_FAILED,
     abandon_for_quarantine,
     fail_work,
     halves_of,
     is_job_error,
     log_failure,
-    never_healthy,
 )
 from imagefleet.worker.devices.failure_streak import FailureStreak
 from imagefleet.worker.devices.health_check import HealthCheck
+from imagefleet.worker.devices.host_fault import STORE_FAILED, HostFault, find_host_fault
 from imagefleet.worker.devices.slots import Slot, work_in
 from imagefleet.worker.engine.contract.interface import (
     Engine,
@@ -207,44 +206,28 @@ class DeviceLoop:
 
     def _handle_failure(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Bisect the batch if a job of it is to blame; quarantine the worker if the devices are."""
-        if is_job_error(error):
+        fault = find_host_fault(
+            error,
+            batch[0].work.shape,
+            self._streak,
+            self._health,
+            await_devices=self._await_devices,
+        )
+        if fault is None:
             self._bisect(batch, error)
-        elif not self._health.devices_ok():
-            self._quarantine(batch, f"the devices failed: {error}")
-        elif proof := self._proof():
-            self._quarantine(batch, f"{proof}: {error}", never_healthy)
-        elif self._streak.needs_whole_batch() and not self._whole_batch_ok(batch):
-            check = partial(self._health.whole_batch_ok, batch[0].work.shape)
-            self._quarantine(batch, f"a whole batch of the known image fails: {error}", check)
         else:
-            self._bisect(batch, error)
-
-    def _proof(self) -> str:
-        """Return what blames this host. An image that is still copied would end the streak."""
-        if not self._streak.is_long():
-            return ""
-        self._await_devices()
-        return self._streak.proof()
+            self._quarantine(batch, fault)
 
     def _await_devices(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._on_devices)
 
-    def _whole_batch_ok(self, batch: Sequence[Slot]) -> bool:
-        self._await_devices()
-        succeeded = self._health.whole_batch_ok(batch[0].work.shape)
-        if succeeded:
-            self._streak.whole_batch_passed()
-        return succeeded
-
-    def _quarantine(
-        self, batch: Sequence[Slot], reason: str, check: Callable[[], bool] | None = None
-    ) -> None:
+    def _quarantine(self, batch: Sequence[Slot], fault: HostFault) -> None:
         self._await_devices()  # a batch that fails meanwhile joins `_failed`, and so `waiting`
         waiting = self._pop_waiting()
-        self._on_devices_failed(batch, waiting, reason)
+        self._on_devices_failed(batch, waiting, fault.reason)
         abandon_for_quarantine([*batch, *waiting])
-        self._health.recover(self._stopping, reason, check)
+        self._health.recover(self._stopping, fault.reason, fault.check)
 
     def _pop_waiting(self) -> list[Slot]:
         """Remove and return the slots of halves and failed batches: they must not wait here until

@@ -5,7 +5,6 @@ Both device loops do this. The health check decides first whether the devices ar
 
 import logging
 from collections.abc import Sequence
-from typing import Final
 
 from imagefleet.shared.errors import DeviceError, ImagefleetError
 from imagefleet.shared.text.printable import counted
@@ -14,8 +13,6 @@ from imagefleet.worker.process.log_format import log_fields
 
 log = logging.getLogger(__name__)
 
-STORE_FAILED: Final = "the store fails its health check"
-
 
 def log_failure(slots: Sequence[Slot], error: BaseException, *, traceback: bool = True) -> None:
     """Log that a batch failed, and which jobs it had. A job that was alone has its log line."""
@@ -23,11 +20,6 @@ def log_failure(slots: Sequence[Slot], error: BaseException, *, traceback: bool 
     what = counted(len(slots), "image") + (f" ({', '.join(names)})" if names else "")
     with log_fields(**{"job_id" if len(names) == 1 else "job_ids": ",".join(names) or None}):
         log.error("a batch of %s failed: %s", what, error, exc_info=error if traceback else None)
-
-
-def never_healthy() -> bool:
-    """Return False: no check of this worker can outweigh what others have shown."""
-    return False
 
 
 def is_job_error(error: BaseException) -> bool:
