@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Final, Protocol
 
+from imagefleet.shared.jobs.worker_names import host_of
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.process.kubernetes import KubernetesError, KubernetesRefusal
 
@@ -71,7 +72,7 @@ class DeletionCosts:
         """
         costs: dict[str, int] = {}
         for worker in self._read_workers():  # a pod has several if its container was started again
-            pod = _pod_of(worker)
+            pod = host_of(worker.worker)
             costs[pod] = max(costs.get(pod, _IN_QUARANTINE), _cost_of(worker))
         settled = {
             pod: cost for pod, cost in costs.items() if cost == _BUSY or cost == self._seen.get(pod)
@@ -94,11 +95,6 @@ class DeletionCosts:
                 failed = error
         if failed is not None:
             raise failed
-
-
-def _pod_of(worker: WorkerStatus) -> str:
-    """Return the name of the pod, which is the host's name in the name of a worker."""
-    return worker.worker.partition(":")[0]
 
 
 def _cost_of(worker: WorkerStatus) -> int:

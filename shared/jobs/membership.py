@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from imagefleet.shared.jobs.model import Model
+from imagefleet.shared.jobs.worker_names import host_of
 from imagefleet.shared.jobs.worker_status import Trait, WorkerState, WorkerStatus
 from imagefleet.shared.text.printable import counted
 
@@ -129,7 +130,7 @@ def shared_folders(statuses: Iterable[WorkerStatus]) -> Mapping[str, Sequence[st
     hosts: defaultdict[str, set[str]] = defaultdict(set)
     for status in members(statuses):
         if status.member is not None and status.member.store.startswith("file:"):
-            hosts[status.member.store].add(status.worker.partition(":")[0])
+            hosts[status.member.store].add(host_of(status.worker))
     return {store: sorted(names) for store, names in hosts.items() if len(names) > 1}
 
 

@@ -1,5 +1,6 @@
 """Compare the settings of this host with the fleet, as a start does: a check of the doctor."""
 
+import os
 import platform
 from collections.abc import Iterator
 
@@ -54,7 +55,7 @@ def _status(settings: WorkerSettings, model: str, store: str) -> WorkerStatus:
         serves_default=serves_default, store=store, may_differ=tuple(settings.may_differ)
     )
     return WorkerStatus(
-        worker=f"{platform.node()}:doctor",
+        worker=f"{platform.node()}:{os.getpid()}:doctor",
         state=WorkerState.READY,
         model=name,
         shapes=tuple(map(str, shapes)),
