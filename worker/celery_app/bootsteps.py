@@ -1,6 +1,7 @@
 """Start and stop imagefleet within a Celery worker, by Celery's bootsteps."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -18,7 +19,8 @@ from imagefleet.shared.text.printable import mask_credentials, printable
 from imagefleet.worker.celery_app.masked_stats import mask_stats
 from imagefleet.worker.celery_app.remote_control import control_step
 from imagefleet.worker.celery_app.results import store_rejection
-from imagefleet.worker.celery_app.stop_signals import hangup_is_ignored, install_stop_signals
+from imagefleet.worker.celery_app.stop_signals import install_stop_signals
+from imagefleet.worker.process.end_signals import is_ignored
 from imagefleet.worker.process.exit_codes import exit_code_of
 from imagefleet.worker.startup.lifecycle import Lifecycle
 from imagefleet.worker.startup.served_queues import queue_groups
@@ -28,7 +30,7 @@ _MAX_LINE = 10_000
 
 def install_steps(app: Celery, lifecycle: Lifecycle) -> None:
     """Add the bootsteps to `app`, so that its workers own the devices and claim messages."""
-    app.steps["worker"].add(_devices_step(lifecycle, ignore_hangup=hangup_is_ignored()))
+    app.steps["worker"].add(_devices_step(lifecycle, ignore_hangup=is_ignored(signal.SIGHUP)))
     app.steps["consumer"].add(_dispatcher_step(lifecycle))
     app.steps["consumer"].add(control_step(lifecycle))
 

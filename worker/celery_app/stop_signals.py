@@ -10,11 +10,6 @@ import signal
 from imagefleet.worker.startup.lifecycle import Lifecycle
 
 
-def hangup_is_ignored() -> bool:
-    """Return whether the process was started to outlive its terminal, as `nohup` does."""
-    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-
-
 def install_stop_signals(lifecycle: Lifecycle, *, ignore_hangup: bool) -> None:
     """Replace Celery's handlers. Call it after Celery has installed them.
 

@@ -19,6 +19,7 @@ import click
 
 from imagefleet.shared.process.extras import how_to_install
 from imagefleet.shared.settings.settings import ENV_PREFIX
+from imagefleet.worker.process.end_signals import heard_end_signals
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.log_format import use_json
 
@@ -98,8 +99,8 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
 
     SIGTERM, SIGHUP or Ctrl-C drains the worker: it claims no more jobs, requeues those that are not
     on the devices, and finishes the others within the drain time. A job that is not finished by
-    then is requeued too. A second signal, SIGQUIT, or a preemption notice, requeues all jobs at
-    once and ends the worker.
+    then is requeued too. After a preemption notice the drain is shorter. A second signal, or
+    SIGQUIT, requeues all jobs at once and ends the worker.
 
     \b
     Exit codes:
@@ -139,9 +140,6 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-_END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
-
-
 def _end_before_ready(number: int, frame: FrameType | None) -> None:
     click.echo("imagefleet-worker: stopped before it was ready; nothing was claimed", err=True)
     os._exit(0)
@@ -156,11 +154,7 @@ def _check_model_settings(settings: WorkerSettings) -> None:
     """
     if settings.models:
         return
-    before = {
-        each: signal.signal(each, _end_before_ready)
-        for each in _END_SIGNALS
-        if signal.getsignal(each) is not signal.SIG_IGN  # as `nohup` does with SIGHUP
-    }
+    before = {each: signal.signal(each, _end_before_ready) for each in heard_end_signals()}
     logging.disable(logging.WARNING)  # the start reads the same again, and logs it
     try:
         read_model(settings)

@@ -35,6 +35,7 @@ from imagefleet.worker.commands.next_model import (
     next_model,
     waiting_by_model,
 )
+from imagefleet.worker.process.end_signals import heard_end_signals
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.systemd import notify_systemd
 from imagefleet.worker.settings.worker_settings import WorkerSettings
@@ -87,9 +88,8 @@ class ModelSwitcher:
         Raises:
             ConfigurationError: two of the models have one name.
         """
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` does with SIGHUP
-                signal.signal(number, self._pass_on)
+        for number in heard_end_signals():
+            signal.signal(number, self._pass_on)
         try:
             return self._run()
         finally:

@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
     UNAVAILABLE = 69
     SOFTWARE = 70  # a critical thread failed with an internal error
     IOERR = 74  # the devices made no step for `watchdog_s`
-    # A second signal, a preempted host or an incomplete drain, and its jobs are requeued; or at the
+    # A second signal, SIGQUIT or an incomplete drain, and its jobs are requeued; or at the
     # start Redis, the storage or the Hub could not be reached, and nothing was claimed.
     TEMPFAIL = 75
     CONFIG = 78  # a setting, Redis, the storage or the checkpoint is wrong; nothing was claimed
