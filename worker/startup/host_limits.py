@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from imagefleet.shared.jobs.worker_status import WorkerRegistry
+from imagefleet.shared.process.http_server import MAX_CONNECTIONS
 from imagefleet.shared.redis_client.connection import connect, translate_errors
 from imagefleet.shared.settings.doctor import Finding, Verdict
 from imagefleet.shared.text.printable import counted
@@ -27,8 +28,6 @@ _OTHER_CONNECTIONS: Final = 5
 """It counts those to Redis of a producer, an exporter and an operator."""
 _UPLOADS: Final = 64
 """A client of S3 or of Google Cloud Storage opens at most so many connections."""
-_STATUS_CONNECTIONS: Final = 256
-"""The port of the metrics takes at most so many."""
 _ALMOST_ALL: Final = 0.8
 _SMALLEST_PREFIX: Final = {4: 8, 6: 7}
 """The private networks 10.0.0.0/8 and fc00::/7 are the largest that a fleet may be in."""
@@ -51,7 +50,7 @@ def check_open_files(settings: WorkerSettings, limit: int | None = None) -> Iter
     uploads = min(_UPLOADS, settings.post_threads)
     least = _OWN_FILES + _CONNECTIONS_PER_WORKER + uploads
     most = least + MAX_SENDERS + 2 * settings.input_image_fetches
-    most += 0 if settings.metrics_port is None else _STATUS_CONNECTIONS
+    most += 0 if settings.metrics_port is None else MAX_CONNECTIONS
     text = f"{limit:,} files may be open (ulimit -n, LimitNOFILE)"
     if limit < least:
         advice = (
