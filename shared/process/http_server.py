@@ -261,10 +261,8 @@ class _Application:
     def answer(self, head: bytes, address: str) -> bytes:
         """Return the whole answer to a request from this address."""
         written = BytesIO()
-        files: Any = (
-            BytesIO(head),
-            written,
-        )  # wsgiref's types want a socket, and a server with one
+        # wsgiref's types want a socket, and a server with one.
+        files: Any = (BytesIO(head), written)
         server: Any = self
         _Exchange(files, (address, 0), server)
         return written.getvalue()

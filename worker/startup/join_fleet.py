@@ -81,7 +81,8 @@ class FleetJoin:
             ConfigurationError: this worker differs from a worker of the fleet. It names what
                 differs, and nothing was claimed.
         """
-        self._check(members(self._others()))  # a stranger is not even seen
+        ours = self._reporter.current()
+        self._check(ours, members(self._others(ours)))  # a stranger is not even seen
         try:
             self._lease.acquire(self._reporter.status())
             while not self._decide():
@@ -109,10 +110,11 @@ class FleetJoin:
         Raises:
             ConfigurationError: it may not join.
         """
-        ours, others = self._reporter.current(), self._others()
+        ours = self._reporter.current()
+        others = self._others(ours)
         joining = [each for each in others if each.state is WorkerState.JOINING]
         earlier = [each for each in joining if each.worker < ours.worker]
-        self._check([*members(others), *earlier])
+        self._check(ours, [*members(others), *earlier])
         if refusal(ours, joining, self._namespace) is None:
             self._reporter.joined = True
             if self._lease.renew(self._reporter.status()):
@@ -122,17 +124,17 @@ class FleetJoin:
             self._lease.acquire(self._reporter.status())
         return False
 
-    def _check(self, others: Sequence[WorkerStatus]) -> None:
-        if sentence := refusal(self._reporter.current(), others, self._namespace):
+    def _check(self, ours: WorkerStatus, others: Sequence[WorkerStatus]) -> None:
+        if sentence := refusal(ours, others, self._namespace):
             raise ConfigurationError(sentence)
 
-    def _others(self) -> list[WorkerStatus]:
-        name = self._reporter.current().worker
-        return [each for each in self._registry.statuses() if each.worker != name]
+    def _others(self, ours: WorkerStatus) -> list[WorkerStatus]:
+        return [each for each in self._registry.statuses() if each.worker != ours.worker]
 
     def _warn(self) -> None:
         """Log what is allowed and may surprise."""
-        ours, others = self._reporter.current(), members(self._others())
+        ours = self._reporter.current()
+        others = members(self._others(ours))
         allowed = {
             each.trait: each for other in others for each in differences_between(ours, other)
         }
