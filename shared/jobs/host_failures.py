@@ -6,12 +6,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from imagefleet.shared.jobs.model import parse_count
 from imagefleet.shared.jobs.redis_keys import host_failures_key
 
 _PERIOD_S: Final = 600
 _PERIODS: Final = 6
 """An hour has this many periods. The current one comes on top, however much of it is over."""
-_MAX_DIGITS: Final = 15
 
 
 def failure_keys(namespace: str, now: float) -> list[str]:
@@ -27,7 +27,7 @@ def sum_failures(hashes: Iterable[Mapping[str, str] | None]) -> dict[str, dict[s
     for counts in hashes:
         for field, text in (counts or {}).items():
             host, _, code = field.rpartition(" ")
-            if host and text.isdecimal() and len(text) <= _MAX_DIGITS:
+            if host and (count := parse_count(text)) is not None:
                 codes = failures.setdefault(host, {})
-                codes[code] = codes.get(code, 0) + int(text)
+                codes[code] = codes.get(code, 0) + count
     return failures

@@ -29,6 +29,9 @@ Time = Annotated[float, Field(ge=0, lt=253_402_300_800, allow_inf_nan=False)]
 Measured = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """This is a duration, rate or share that a worker measured."""
 
+_MAX_DIGITS: Final = 15
+"""A number with more digits is no count of ours. Lua counts exactly so far."""
+
 MAX_ERROR_CHARACTERS: Final = 2_000
 """The message of an error in a record, or of a dead letter, has at most this many characters."""
 
@@ -76,6 +79,12 @@ class CallbackEvent(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+def parse_count(text: str) -> int | None:
+    """Return a count that a script keeps; None if it is damaged. `submit.lua` reads limits so."""
+    is_count = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+    return int(text) if is_count else None
 
 
 class Model(BaseModel):

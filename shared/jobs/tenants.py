@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_whole_number
-from imagefleet.shared.jobs.model import Model, check_name
+from imagefleet.shared.jobs.model import Model, check_name, parse_count
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, tenant_of
 from imagefleet.shared.jobs.redis_keys import known_queues_key, limits_key, weights_key
 from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
@@ -29,8 +29,6 @@ NO_TENANT: Final = ""
 _MIN_WEIGHT: Final = 1e-6
 _MAX_WEIGHT: Final = 1_000_000
 """`claim.lua` has the same limits."""
-_MAX_DIGITS: Final = 15
-"""A number with more digits is no count of ours. Lua counts exactly so far."""
 
 
 class TenantStatus(Model):
@@ -88,7 +86,7 @@ class Tenants:
             pipe.smembers(self._queues)
             texts, limit_texts, queues = read_ignoring_wrong_types(pipe)
         weights = _parse_each("weight", texts or {}, _parse_weight)
-        limits = _parse_each("limit", limit_texts or {}, _parse_count)
+        limits = _parse_each("limit", limit_texts or {}, parse_count)
         waiting = self._count_waiting(sorted(queues or ()))
         waiting[ALL_TENANTS] = sum(waiting.values())
         return [
@@ -113,12 +111,6 @@ class Tenants:
             count = sum(next(lengths) or 0 for _ in PRIORITY_STEPS)
             waiting[tenant] = waiting.get(tenant, 0) + count
         return waiting
-
-
-def _parse_count(text: str) -> int | None:
-    """Return a count that Redis keeps; None if it is damaged. `submit.lua` reads limits alike."""
-    is_count = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
-    return int(text) if is_count else None
 
 
 def _parse_weight(text: str) -> float | None:
