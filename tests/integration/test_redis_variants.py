@@ -128,10 +128,10 @@ def test_scripts_are_sent_again_after_the_server_lost_them(
 def test_workers_announce_their_model_again_to_a_redis_that_was_emptied(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
-    start()
-    until(producer.fleet.workers.alive)  # a worker announces its model before it has a lease
+    start().await_log("ready after")  # it has joined the fleet and announced its model
     offers = f"{namespace}:catalogue"
     before = client.hgetall(offers)
+    assert before
     client.delete(*client.keys(f"{namespace}*"))
     until(lambda: client.hgetall(offers) == before)
     assert producer.submit("a prompt").result(timeout=60).images
