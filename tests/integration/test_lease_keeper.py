@@ -41,6 +41,23 @@ def test_a_worker_that_starts_after_an_outage_gives_the_others_time_to_renew(
     assert client.zscore(f"{namespace}:leases", "could not renew")
 
 
+@pytest.mark.parametrize("emptied", [True, False])
+def test_redis_that_was_emptied_since_the_worker_joined_is_told_everything_again(
+    claims: Claims, client: redis.Redis, namespace: str, *, emptied: bool
+) -> None:
+    told: list[bool] = []
+    keeper = LeaseKeeper(
+        claims, JobRecords(client, namespace, 3600), LEASE_S, lambda: told.append(True)
+    )
+    claims.lease.acquire()
+    if emptied:
+        client.delete(*client.keys(f"{namespace}*"))
+    keeper.start()
+    keeper.stop()
+    assert told == [True] * emptied
+    assert client.zscore(f"{namespace}:leases", "w")
+
+
 def test_an_orphaned_claim_that_a_restart_restored_is_requeued(
     keeper: LeaseKeeper, claims: Claims, client: redis.Redis, namespace: str
 ) -> None:

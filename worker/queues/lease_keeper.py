@@ -60,7 +60,8 @@ class LeaseKeeper:
     ) -> None:
         """
         Args:
-            on_lost: called after the lease expired, before a new one is acquired.
+            on_lost: called if the lease expired since the worker joined, before a new one is
+                acquired.
             attended_tags: returns the tags of the claims that the worker attends to; None: of all.
             report: says with each heartbeat what the worker does.
             renew_offers: called at each heartbeat, to keep the fleet from forgetting the model.
@@ -80,7 +81,13 @@ class LeaseKeeper:
         self._thread = critical_thread(self._loop, "lease keeper")
 
     def start(self) -> None:
-        self._claims.lease.acquire(self._status())
+        """Take over the lease that the worker got when it joined the fleet.
+
+        Redis may have been emptied since then, and has lost the offers, too.
+        """
+        if not self._claims.lease.renew(self._status()):
+            self._on_lost()
+            self._claims.lease.acquire(self._status())
         self._reported()
         self._thread.start()
 
