@@ -13,6 +13,7 @@ if state == 'failed' then
   redis.call('HSET', KEYS[3], 'state', state, 'step', '0', 'deliveries', '0', 'retries', '0')
   redis.call('HDEL', KEYS[3], 'error', 'started_at', 'finished_at', 'cancel_requested', 'failures')
   redis.call('PERSIST', KEYS[3])
+  publish_change(KEYS[3], state)
 elseif redis.call('EXISTS', KEYS[3]) == 1 then
   return state
 else

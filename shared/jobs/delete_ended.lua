@@ -5,6 +5,7 @@
 local state = redis.call('HGET', KEYS[1], 'state') or ''
 if state == 'succeeded' or state == 'failed' or state == 'cancelled' then
   redis.call('DEL', KEYS[1])
+  publish_change(KEYS[1], 'deleted')
   for store = 2, #KEYS do redis.call('ZREM', KEYS[store], ARGV[1]) end
 end
 return state

@@ -11,6 +11,7 @@ local function record_progress(key, attempt, step, steps, callback, message, pre
   if record.err or record[1] ~= 'running' or record[2] ~= attempt then return -1 end
   if step ~= '' then redis.call('HSET', key, 'step', step, 'steps', steps) end
   if preview ~= '' then redis.call('HSET', key, 'preview', preview) end
+  if step ~= '' or preview ~= '' then publish_change(key, record[1]) end
   if callback ~= '' then
     local occurrence = occurrence_of(unpack(redis.call('HMGET', key, 'submitted_at', 'ends')))
     add_callback(KEYS[1], KEYS[2], callback, message, now, occurrence)

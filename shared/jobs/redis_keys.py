@@ -2,13 +2,19 @@
 
 `shared.bulk.redis_keys` has the keys of datasets, `shared.webhooks.redis_keys` those that
 only the outbox uses, `shared.jobs.queues` the names of queues.
-`queue.lua` derives the keys of the known queues from a list's name.
+`queue.lua` derives the keys of the known queues from a list's name, `changes.lua` the channel of a
+job's changes from the key of its record.
 """
 
 
 def job_key(namespace: str, job_id: str) -> str:
     """Return the key of a job's record (hash)."""
     return f"{namespace}:job:{job_id}"
+
+
+def changes_channel(namespace: str, job_id: str) -> str:
+    """Return the channel on which each change of a job's record is published (its state)."""
+    return f"{namespace}:changes:{job_id}"
 
 
 def job_ends_key(namespace: str) -> str:

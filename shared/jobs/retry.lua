@@ -19,4 +19,5 @@ count_failure(KEYS[4], ARGV[1], ARGV[4], clock[1])
 local failures = with_failure(record[4], ARGV[1], ARGV[4], ARGV[5], due - ARGV[3])
 redis.call('HSET', KEYS[1], 'state', 'queued', 'retry_at', due, 'step', '0', 'failures', failures)
 redis.call('HDEL', KEYS[1], 'attempt', 'started_at')
+publish_change(KEYS[1], 'queued')
 return 1

@@ -111,6 +111,7 @@ if kept_until then set_field('images_kept_until', kept_until) end
 redis.call('HSET', KEYS[1], unpack(set))
 if TERMINAL[ARGV[3]] then redis.pcall('HINCRBY', KEYS[4], ended_as, 1) end
 if ARGV[5] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[5]) end
+publish_change(KEYS[1], ARGV[3])
 if ARGV[6] ~= '' then
   add_callback(KEYS[2], KEYS[3], ARGV[6], ARGV[7], now, occurrence_of(record[4], record[7]))
 end

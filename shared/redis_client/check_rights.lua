@@ -1,7 +1,7 @@
 -- Call every command of the scripts once, on two keys of its own that it deletes again. A missing right is an
 -- error that names the command or the key.
--- KEYS 1 a key as those of records   2 a key as those of queues
--- Returns nothing.
+-- KEYS 1 a key of a record   2 a key as those of queues
+-- Returns 1 if this user may publish the changes of records, else 0: no job needs that.
 for _, key in ipairs(KEYS) do
   redis.call('DEL', key)
   redis.call('LPUSH', key, 'a')
@@ -53,3 +53,4 @@ redis.call('ZREM', key, 'a')
 redis.call('SET', key, 'a', 'EX', 60)
 redis.call('GET', key)
 redis.call('DEL', key)
+return publish_change(key, 'checked') and 1 or 0

@@ -1,8 +1,8 @@
 """Server-side scripts: each is a Lua file beside the module that calls it.
 
-Every script may use the definitions of `queue.lua`, and those of `outbox.lua` if it asks for them.
-redis-py sends only the digest of a script, and
-its text if the server does not know it.
+Every script may use the definitions of `queue.lua` and `changes.lua`, and those of `outbox.lua` if
+it asks for them. redis-py sends only the digest of a script, and its text if the server does not
+know it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ def load_script(
         outbox: whether the script uses the definitions of `outbox.lua`.
     """
     assert package is not None
-    definitions = ("queue", "outbox") if outbox else ("queue",)
+    definitions = ["queue", "changes", *(["outbox"] if outbox else [])]
     parts = [
         *(_read("imagefleet.shared.redis_client", name) for name in definitions),
         *(_read(package, name) for name in names),

@@ -6,7 +6,7 @@ not answer the questions, as managed ones may, is used with a warning.
 
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.redis_client.connection import server_of, translate_errors
@@ -14,6 +14,11 @@ from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
     from redis import Redis
+
+_UNHEARD: Final = (
+    "this user of Redis may not publish the changes of jobs, so gateways see them up to 2 s later; "
+    "give it the channels &{namespace}:changes:* of docs/redis.md"
+)
 
 
 def check_server(
@@ -98,7 +103,8 @@ def _evicts_messages(info: Mapping[str, Any]) -> bool:
 
 
 def _check_rights(client: "Redis", url: str, namespace: str, runs_celery: bool) -> list[str]:
-    """Call what this user must call. Return a warning if Redis takes no writes now."""
+    """Call what this user must call. Return a warning if Redis takes no writes now, or if this user
+    may not publish the changes of jobs."""
     import redis
 
     from imagefleet.shared.redis_client.write_errors import is_temporary
@@ -106,7 +112,7 @@ def _check_rights(client: "Redis", url: str, namespace: str, runs_celery: bool) 
     name = f"check-{uuid.uuid4().hex[:12]}"
     try:
         script = load_script(client, __package__, "check_rights")
-        script(keys=[f"{namespace}:{name}", f"{namespace}.{name}"])
+        may_publish = script(keys=[f"{namespace}:job:{name}", f"{namespace}.{name}"])
         if runs_celery:
             _call_commands_of_celery(client, namespace, name)
     except redis.ResponseError as error:
@@ -116,7 +122,7 @@ def _check_rights(client: "Redis", url: str, namespace: str, runs_celery: bool) 
             f"Redis at {server_of(url)} does not give this user the rights of docs/redis.md: "
             f"{error}"
         ) from None
-    return []
+    return [] if may_publish else [_UNHEARD.format(namespace=namespace)]
 
 
 def _call_commands_of_celery(client: Any, namespace: str, name: str) -> None:

@@ -12,5 +12,6 @@ redis.call('ZADD', KEYS[2], due, entry)
 redis.call('HDEL', KEYS[1], ARGV[1])
 if redis.call('HGET', KEYS[3], 'state') == 'queued' and not is_superseded(KEYS[3], ARGV[3]) then
   redis.call('HSET', KEYS[3], 'retry_at', due)
+  publish_change(KEYS[3], 'queued')
 end
 return 1

@@ -26,5 +26,8 @@ local pause = math.min(math.max(MIN_PAUSE_S, waited), MAX_PAUSE_S, first + ARGV[
 local due = string.format('%.6f', now + pause)
 redis.call('ZADD', KEYS[2], due, entry)
 redis.call('HDEL', KEYS[1], ARGV[1])
-if redis.pcall('HGET', KEYS[4], 'state') == 'queued' then redis.call('HSET', KEYS[4], 'retry_at', due) end
+if redis.pcall('HGET', KEYS[4], 'state') == 'queued' then
+  redis.call('HSET', KEYS[4], 'retry_at', due)
+  publish_change(KEYS[4], 'queued')
+end
 return 1
