@@ -42,16 +42,16 @@ class Connection:
         self._storage_url = settings.storage_url
         self._stores: dict[str, ObjectStore] = {}
         self._url = settings.redis_url.get_secret_value()
-        self._redis = connect(self._url) if redis is None else _check_decodes(redis)
+        self.redis: Final = connect(self._url) if redis is None else _check_decodes(redis)
         namespace, retention_s = settings.namespace, settings.retention_s
-        self.records: Final = JobRecords(self._redis, namespace, retention_s)
-        self._listing = JobListing(self._redis, namespace)
-        self.tenants: Final = Tenants(self._redis, namespace)
-        self.dead_letters: Final = DeadLetters(self._redis, namespace)
-        self.outbox: Final = Outbox(self._redis, namespace, retention_s)
-        self.fleet: Final = FleetReader(self._redis, namespace)
-        self._offers = OfferRegistry(self._redis, namespace)
-        self._runs = RunRecords(self._redis, namespace, retention_s)
+        self.records: Final = JobRecords(self.redis, namespace, retention_s)
+        self._listing = JobListing(self.redis, namespace)
+        self.tenants: Final = Tenants(self.redis, namespace)
+        self.dead_letters: Final = DeadLetters(self.redis, namespace)
+        self.outbox: Final = Outbox(self.redis, namespace, retention_s)
+        self.fleet: Final = FleetReader(self.redis, namespace)
+        self._offers = OfferRegistry(self.redis, namespace)
+        self._runs = RunRecords(self.redis, namespace, retention_s)
         self._checked = False
         self._warned_of_no_worker = False
 
@@ -178,7 +178,7 @@ class Connection:
     def read_memory(self) -> RedisMemory | None:
         """Return how much memory Redis uses; None if this user may not ask."""
         with self.translate_errors():
-            return read_memory(self._redis)
+            return read_memory(self.redis)
 
     def workers(self) -> list[str]:
         """Return the names of the living workers. A killed one counts until its lease expires."""
@@ -201,17 +201,17 @@ class Connection:
             return
         self._checked = True
         with suppress(Exception):  # only the jobs themselves need Redis' answers
-            info = self._redis.info()
+            info = self.redis.info()
             for risk in filter(None, [find_fault(info), *find_risks(info)]):
                 log.warning("%s", risk if risk.startswith("Redis") else f"Redis {risk}")
 
     def check(self) -> None:
         """Raise BrokerUnavailable unless Redis answers."""
-        check_connection(self._redis, self._url)
+        check_connection(self.redis, self._url)
 
     def close(self) -> None:
         """Close the connections to Redis."""
-        self._redis.close()
+        self.redis.close()
 
 
 def _check_decodes(redis: "Redis") -> "Redis":

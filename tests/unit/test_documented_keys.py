@@ -8,7 +8,9 @@ _KEY = re.compile(r'f"\{(?:self\._)?namespace\}:([a-z0-9:-]*)')
 
 
 def test_the_table_lists_every_key_of_the_code() -> None:
-    sources = [path for side in ("shared", "worker") for path in (_ROOT / side).rglob("*.py")]
+    sources = [
+        path for side in ("shared", "worker", "producer") for path in (_ROOT / side).rglob("*.py")
+    ]
     found = {key for path in sources for key in _KEY.findall(path.read_text())}
     table = (_ROOT / "docs/redis.md").read_text()
     assert len(found) > 10

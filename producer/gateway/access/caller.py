@@ -1,0 +1,45 @@
+"""Say who sends a request, and what that caller may do."""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from imagefleet.producer.gateway.access.api_key import ApiKey, Scope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """The caller of one request."""
+
+    key_id: str | None
+    """None: the gateway asks for no keys."""
+    name: str
+    tenant: str | None
+    """The tenant of all jobs that the caller submits or sees. None: whatever a request names."""
+    scopes: frozenset[Scope]
+    max_priority: int
+    """The highest priority, so the smallest number, that its jobs may have."""
+    per_minute: int | None = None
+    images_per_day: int | None = None
+
+    @classmethod
+    def of(cls, key: ApiKey) -> Self:
+        """Return the caller who holds this key."""
+        return cls(
+            key_id=key.id,
+            name=key.name,
+            tenant=key.tenant,
+            scopes=frozenset(key.scopes),
+            max_priority=key.max_priority,
+            per_minute=key.per_minute,
+            images_per_day=key.images_per_day,
+        )
+
+    def may(self, scope: Scope) -> bool:
+        """Return whether the caller has this right."""
+        return scope in self.scopes
+
+
+LOOPBACK: Final = Caller(
+    key_id=None, name="loopback", tenant=None, scopes=frozenset(Scope), max_priority=0
+)
+"""This is the caller at a gateway that listens on a loopback address and asks for no keys."""

@@ -1,0 +1,22 @@
+"""Each Redis key that only the HTTP gateway uses is spelled once, here. `docs/redis.md` lists them
+for operators; `shared.jobs.redis_keys` has those of jobs."""
+
+
+def api_keys_key(namespace: str) -> str:
+    """Return the key of the API keys (hash: id to JSON)."""
+    return f"{namespace}:api-keys"
+
+
+def api_keys_used_key(namespace: str) -> str:
+    """Return the key of when each API key was used last (hash: id to Unix seconds)."""
+    return f"{namespace}:api-keys:used"
+
+
+def rates_prefix(namespace: str) -> str:
+    """Return what the keys of the counted requests begin with (lists of times, by `limits`)."""
+    return f"{namespace}:rates"
+
+
+def image_quota_key(namespace: str, key_id: str, day: str) -> str:
+    """Return the key of the images of one API key and UTC day (string: a number)."""
+    return f"{namespace}:quota:{key_id}:{day}"
