@@ -25,6 +25,7 @@ from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowPlanner, Size
 from imagefleet.producer.bulk.start_run import open_new_destination
+from imagefleet.producer.bulk.worker_formats import check_formats
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.jobs.offers import Offer
@@ -88,6 +89,8 @@ def dry_run(
     planner = RowPlanner(spec.defaults, offers, images)
     url, store = open_new_destination(destination, connection)
     sources = find_sources(rows, input_format, url, delimiter=delimiter, encoding=encoding)
+    statuses = connection.worker_statuses()
+    check_formats(spec, offers, statuses)
     existing = read_plan(store)
     check_columns(sources, spec.defaults)
     with PlanBuilder(spec, planner, _UnwrittenShards()) as builder:
@@ -101,7 +104,7 @@ def dry_run(
     offer = offers.get(spec.defaults.model or DEFAULT_MODEL)
     workers = [
         each
-        for each in connection.fleet.workers.statuses()
+        for each in statuses
         if offer and each.model == offer.model and each.state is WorkerState.READY
     ]
     seconds, unknown = _seconds(builder.image_steps, offer, workers)

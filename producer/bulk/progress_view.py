@@ -99,7 +99,8 @@ def _print_lines(
     console: Console,
     clock: Callable[[], float],
 ) -> RunStatus:
-    """Print a line each minute, and as soon as a shard has ended, but at most one in ten seconds.
+    """Print a line each minute, and as soon as a shard has ended or there is another error, but at
+    most one in ten seconds.
 
     Return the last status.
     """
@@ -108,21 +109,24 @@ def _print_lines(
     for status in statuses:
         now = clock()
         rates.add(now, status)
-        has_news = _ended_shards(status) > _ended_shards(printed)
+        has_news = _news(status) != _news(printed)
         if not status.done and now - printed_at >= (_NEWS_S if has_news else _WINDOW_S):
             console.print(_progress(status, rates), soft_wrap=True)
             printed, printed_at = status, now
     return status
 
 
-def _ended_shards(status: RunStatus) -> int:
-    return sum(status.shards_by_state[state] for state in TERMINAL)
+def _news(status: RunStatus) -> tuple[int, tuple[str, ...]]:
+    """Return the number of ended shards, and the codes of errors."""
+    ended = sum(status.shards_by_state[state] for state in TERMINAL)
+    return ended, tuple(each.code for each in status.errors)
 
 
 def _progress(status: RunStatus, rates: Rates) -> Text:
     """Return one line with a time, for a log."""
     at = datetime.now(UTC).strftime("%H:%M:%SZ")
-    return Text(f"{at}  {_image_counts(status, rates)}; {_shard_counts(status)}")
+    counts = f"{at}  {_image_counts(status, rates)}; {_shard_counts(status)}"
+    return Text("; ".join([counts, *error_lines(status)]))
 
 
 def render(status: RunStatus, rates: Rates) -> RenderableType:
@@ -142,6 +146,7 @@ def render(status: RunStatus, rates: Rates) -> RenderableType:
         Text(_shard_counts(status)),
         *_workers(status, rates),
         *_reasons(status),
+        *map(Text, error_lines(status)),
     )
 
 
@@ -166,14 +171,16 @@ def _shard_counts(status: RunStatus) -> str:
 
 
 def line(status: RunStatus) -> str:
-    """Return one line about a run: id, state, images, failures, start and destination."""
+    """Return one line about a run: id, state, images, failures, start and destination; and one for
+    each error of whole shards."""
     started = datetime.fromtimestamp(status.started_at, UTC).isoformat(timespec="minutes")
     failed = f", {status.failed_images:,} failed" if status.failed_images else ""
-    return (
+    text = (
         f"{status.id}  {status.state.value:9}  {status.images:,} of "
         f"{counted(status.samples, 'image')}{failed}"
         f"  {started.removesuffix('+00:00')}Z  {mask_credentials(status.destination)}"
     )
+    return "\n    ".join([text, *error_lines(status)])
 
 
 def _workers(status: RunStatus, rates: Rates) -> list[RenderableType]:
@@ -194,6 +201,15 @@ def _reasons(status: RunStatus) -> list[RenderableType]:
     for reason, images in sorted(status.failures_by_reason.items()):
         table.add_row(Text(printable(reason)), str(images))
     return [table]
+
+
+def error_lines(status: RunStatus) -> list[str]:
+    """Return a line for each error of whole shards: code, shards, worker, time and message."""
+    return [
+        f"{each.code} of {counted(each.shards, 'shard')}, last on {each.worker} at "
+        f"{datetime.fromtimestamp(each.at, UTC):%H:%M:%SZ}: {each.message}"
+        for each in status.errors
+    ]
 
 
 def _time_left(status: RunStatus, rates: Rates) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 
 from imagefleet.producer.bulk.dry_run import DryRun
-from imagefleet.producer.bulk.progress_view import watch
+from imagefleet.producer.bulk.progress_view import error_lines, watch
 from imagefleet.producer.bulk.rejected import describe_rejected
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.producer.commands.output import echo, echo_json, format_duration
@@ -43,6 +43,8 @@ def watch_run(bulk_run: BulkRun, *, as_json: bool) -> None:
     if last.failed_images:
         for failure, _ in zip(bulk_run.failures(), range(MAX_LISTED_ROWS), strict=False):
             echo(f"  row {failure.row}: {failure.code}: {failure.message}", err=True)
+    for text in error_lines(last) if as_json else ():  # the view shows them
+        echo(f"  {text}", err=True)
     sys.exit(0 if last.state is State.SUCCEEDED else 1)
 
 

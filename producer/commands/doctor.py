@@ -8,9 +8,11 @@ from typing import Final
 
 import click
 
+from imagefleet.producer.bulk.worker_formats import how_to_write, workers_without
 from imagefleet.producer.commands.client_command import exit_on_errors
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.connection.misspelled_variables import misspelled_variable_warnings
+from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.errors import ImagefleetError, StorageDenied
 from imagefleet.shared.jobs.membership import (
     differing_hosts,
@@ -64,8 +66,7 @@ def _check_redis(settings: Settings) -> Iterator[Finding]:
 def _check_workers(settings: Settings) -> Iterator[Finding]:
     """Say how many workers are ready for each model that jobs may name."""
     connection = Connection(settings)
-    with connection.translate_errors():
-        statuses = connection.fleet.workers.statuses()
+    statuses = connection.worker_statuses()
     ready = Counter(each.model for each in statuses if each.state is WorkerState.READY)
     offers = {offer.model: offer for offer in connection.offers().values()}
     if not offers:
@@ -78,13 +79,15 @@ def _check_workers(settings: Settings) -> Iterator[Finding]:
         else:
             text = f"no worker is ready for the model {model}; its jobs wait until one is"
             yield Finding(Verdict.WARNING, text)
+    for wanted in BulkFormat:
+        if without := workers_without(wanted, statuses):
+            text = f"{counted(len(without), 'worker')} cannot write datasets of format {wanted}"
+            yield Finding(Verdict.WARNING, f"{text}; {how_to_write(wanted, without)}")
 
 
 def _check_hosts(settings: Settings) -> Iterator[Finding]:
     """Say which workers differ from most others of the fleet."""
-    connection = Connection(settings)
-    with connection.translate_errors():
-        statuses = connection.fleet.workers.statuses()
+    statuses = Connection(settings).worker_statuses()
     warnings = [
         *map(str, differing_hosts(statuses)),
         *(folder_warning(*each) for each in shared_folders(statuses).items()),

@@ -20,6 +20,7 @@ from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.jobs.tenants import Tenants
+from imagefleet.shared.jobs.worker_status import WorkerStatus
 from imagefleet.shared.redis_client.connection import check_connection, connect, translate_errors
 from imagefleet.shared.redis_client.memory import RedisMemory, read_memory
 from imagefleet.shared.redis_client.server_check import find_fault, find_risks
@@ -184,6 +185,11 @@ class Connection:
         """Return the names of the living workers. A killed one counts until its lease expires."""
         with self.translate_errors():
             return self.fleet.workers.alive()
+
+    def worker_statuses(self) -> list[WorkerStatus]:
+        """Return what every worker reports of itself, also of those that are lost."""
+        with self.translate_errors():
+            return self.fleet.workers.statuses()
 
     def warn_if_no_worker(self) -> None:
         """Log a warning if no worker is alive; call it before blocking.

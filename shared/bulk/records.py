@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from imagefleet.shared.bulk.shard_errors import ShardError, errors_by_code
 from imagefleet.shared.errors import UnreadableRecord
 from imagefleet.shared.jobs.model import Count, Model, State, Time
 from imagefleet.shared.text.printable import printable
@@ -94,6 +95,8 @@ class RunStatus(Model):
     shards_by_state: dict[State, _Sum]
     failures_by_reason: dict[str, Count]
     """It counts those samples by the code of their error."""
+    errors: tuple[ShardError, ...] = ()
+    """It lists the errors of whole shards, one for each code, the latest first."""
     images_by_worker: dict[str, Count]
     """Samples that each worker generated since the run was started or resumed. Lost samples count
     here."""
@@ -153,9 +156,11 @@ def parse_run_status(
     run: str,
     record: Mapping[str, str],
     by_worker: Mapping[str, str],
-    by_shard: Mapping[str, str],
+    reasons: Mapping[str, str],
+    errors: Mapping[str, str],
 ) -> RunStatus:
-    """Return the status in the record of a run. Ignore damaged counts of workers and of failures.
+    """Return the status in the record of a run. Ignore damaged counts of workers and of failures,
+    and damaged errors.
 
     Raises:
         UnreadableRecord: a field of the record itself is missing or damaged.
@@ -171,7 +176,8 @@ def parse_run_status(
                 **{name: record.get(name, 0) for name in ("images", "failed_images")},
                 **{name: record.get(name) for name in optional},
                 "shards_by_state": {each: record.get(f"shards:{each}", 0) for each in State},
-                "failures_by_reason": _sum_reasons(by_shard.values()),
+                "failures_by_reason": _sum_reasons(reasons.values()),
+                "errors": errors_by_code(errors.values()),
                 "images_by_worker": dict(_readable_counts(by_worker)),
             }
         )

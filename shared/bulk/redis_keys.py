@@ -1,4 +1,14 @@
-"""Name the Redis keys of bulk runs. `shared.bulk.runs` describes their content."""
+"""Name the Redis keys of bulk runs.
+
+<namespace>:bulk                  sorted set: run by start time
+<namespace>:bulk:looked           string: exists until the next search for stalled runs is due
+<namespace>:bulk:still            set: stalled runs that no worker has been given yet
+<namespace>:bulk:<run>            hash: parameters, state and counts of a run, its last change
+<namespace>:bulk:<run>:shards     hash: shard number to `state|attempt|worker|done|failed|tries`
+<namespace>:bulk:<run>:workers    hash: worker to the samples it generated
+<namespace>:bulk:<run>:reasons    hash: shard number to its failed samples by error code (JSON)
+<namespace>:bulk:<run>:errors     hash: shard number to `seconds|code|worker|message`
+"""
 
 from typing import NamedTuple
 
@@ -10,6 +20,7 @@ class RunKeys(NamedTuple):
     shards: str
     workers: str
     reasons: str
+    errors: str
 
 
 def index_key(namespace: str) -> str:
@@ -34,4 +45,5 @@ def run_key(namespace: str, run: str) -> str:
 
 def run_keys(namespace: str, run: str) -> RunKeys:
     key = run_key(namespace, run)
-    return RunKeys(key, f"{key}:shards", f"{key}:workers", f"{key}:reasons")
+    parts = (f"{key}:{part}" for part in ("shards", "workers", "reasons", "errors"))
+    return RunKeys(key, *parts)

@@ -1,13 +1,5 @@
 """Store the records of bulk runs and their shards. Scripts in Redis change them atomically.
 
-    <namespace>:bulk                  sorted set: run by start time
-    <namespace>:bulk:looked           string: exists until the next search for stalled runs is due
-    <namespace>:bulk:still            set: stalled runs that no worker has been given yet
-    <namespace>:bulk:<run>            hash: parameters, state and counts of a run, its last change
-    <namespace>:bulk:<run>:shards     hash: shard number to `state|attempt|worker|done|failed|tries`
-    <namespace>:bulk:<run>:workers    hash: worker to the samples it generated
-    <namespace>:bulk:<run>:reasons    hash: shard number to its failed samples by error code (JSON)
-
 The Celery message of a shard lies in queues of its own, beside those of jobs. Claims and leases
 work for it as for jobs. The destination decides what a dataset contains: if Redis loses records,
 the same command restores them from there. This module uses neither stores nor Celery.
@@ -33,7 +25,7 @@ from imagefleet.shared.bulk.redis_keys import RunKeys, index_key, run_keys
 from imagefleet.shared.bulk.shard_message import ShardToSend, bulk_queue, pack_shard
 from imagefleet.shared.bulk.stalled_runs import StalledRuns
 from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
-from imagefleet.shared.errors import UnknownRun
+from imagefleet.shared.errors import ImagefleetError, UnknownRun
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_for_loras
 from imagefleet.shared.jobs.redis_keys import claims_key, leases_key
@@ -196,17 +188,22 @@ class RunRecords:
         return self._transitions.apply_as_holder(run, shard, attempt, change)
 
     def fail(
-        self, run: str, shard: int, attempt: str, worker: str, reasons: Mapping[str, int]
+        self, run: str, shard: int, attempt: str, worker: str, samples: int, error: ImagefleetError
     ) -> ShardTransition:
-        """Record that the whole shard failed. Raise LeaseLost if `attempt` does not hold it."""
-        change = ShardChange(to_state=State.FAILED, worker=worker).with_counts(0, reasons)
-        return self._transitions.apply_as_holder(run, shard, attempt, change)
+        """Record that the whole shard, with its planned `samples`, failed. Raise LeaseLost if
+        `attempt` does not hold it."""
+        change = ShardChange(to_state=State.FAILED, worker=worker).with_error(worker, error)
+        counted = change.with_counts(0, {error.code: samples})
+        return self._transitions.apply_as_holder(run, shard, attempt, counted)
 
-    def requeue(self, run: str, shard: int, attempt: str) -> ShardTransition:
-        """Set the shard back to queued if `attempt` holds it. The caller requeues its message, or
-        acknowledges it if the run has stopped."""
+    def requeue(
+        self, run: str, shard: int, attempt: str, worker: str, error: ImagefleetError | None = None
+    ) -> ShardTransition:
+        """Set the shard back to queued if `attempt` of `worker` holds it. The caller requeues its
+        message, or acknowledges it if the run has stopped. `error`: why the worker could not make
+        it."""
         change = ShardChange(to_state=State.QUEUED, from_states=(State.RUNNING,), holder=attempt)
-        return self._transitions.apply(run, shard, change)
+        return self._transitions.apply(run, shard, change.with_error(worker, error))
 
     def shards_key(self, run: str) -> str:
         """Return the key of the hash of the shards' records."""
@@ -237,14 +234,15 @@ class RunRecords:
         """Return the status of a run. Raises UnknownRun, UnreadableRecord."""
         keys = self._keys(run)
         with self._redis.pipeline(transaction=True) as pipe:
-            for key in (keys.run, keys.workers, keys.reasons):
+            for key in (keys.run, keys.workers, keys.reasons, keys.errors):
                 pipe.hgetall(key)
-            fields, by_worker, by_shard = read_ignoring_wrong_types(pipe)
+            fields, *hashes = read_ignoring_wrong_types(pipe)
         if fields is None:
             raise unreadable_run(run, "its key holds something else")
         if not fields:
             raise _unknown(run)
-        return parse_run_status(run, fields, by_worker or {}, by_shard or {})
+        by_worker, reasons, errors = (each or {} for each in hashes)
+        return parse_run_status(run, fields, by_worker, reasons, errors)
 
     def destination_and_shards(self, run: str) -> tuple[str, int] | None:
         """Return where a run is made and how many shards it has. None: there is no record.

@@ -2,8 +2,9 @@
 -- nothing. A record is `state|attempt|worker|done|failed|tries`; done and failed count samples.
 -- KEYS 1 run (hash)   2 its shards (hash: number -> record)   3 its workers (hash: name -> samples)
 --      4 its failure reasons (hash: number -> failed samples by error code)
---      5 claims of the calling worker (hash; read only with ARGV 8)
---      6 list for the message (used only with ARGV 9)   7 leases (sorted set: worker -> expiry)
+--      5 the latest errors of shards (hash: number -> `seconds|code|worker|message`)
+--      6 claims of the calling worker (hash; read only with ARGV 8)
+--      7 list for the message (used only with ARGV 9)   8 leases (sorted set: worker -> expiry)
 -- ARGV 1 shard   2 attempt that must hold the shard ('' requires none)
 --      3 states that the shard may have now, as ',none,queued,'; `none` is a shard without a record
 --      4 new state   5 attempt that holds the shard afterwards   6 worker
@@ -12,16 +13,17 @@
 --      9 message ('' sends none)   10 seconds to keep the records of an ended run
 --      11 failed samples by error code, as JSON ('' keeps the stored ones)
 --      12 prefix of the claims hashes   13 id of the shard's messages
+--      14 error of the shard, as `code|worker|message` ('' keeps the stored one until the shard gets on)
 -- Returns {1 or 0, state before, state of the run now}; 0 means that the change did not happen.
-local DONE, FAILED = 4, 5
-for i = 2, 4 do set_aside_unless('hash', KEYS[i]) end
+local DONE, FAILED, MAX_ERRORS = 4, 5, 100
+for i = 2, 5 do set_aside_unless('hash', KEYS[i]) end
 local run_state = redis.call('HGET', KEYS[1], 'state') or ''
 local stored = redis.call('HGET', KEYS[2], ARGV[1])
 local record = parse_shard_record(stored)
 local before = record[1]
 if run_state == '' or not string.find(ARGV[3], ',' .. before .. ',', 1, true)
   or (ARGV[2] ~= '' and ARGV[2] ~= record[2])
-  or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[5], ARGV[8]) == 0) then
+  or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[6], ARGV[8]) == 0) then
   return {0, before, run_state}
 end
 
@@ -34,10 +36,10 @@ local begins = new_state == 'running' and attempt ~= record[2]
 -- claims are reclaimed already or never will be.
 local function is_claimed_by_another_message()
   local holder_claims = ARGV[12] .. record[3]
-  if not redis.call('ZSCORE', KEYS[7], record[3]) then return false end
+  if not redis.call('ZSCORE', KEYS[8], record[3]) then return false end
   local claims = redis.pcall('HGETALL', holder_claims)  -- an error is a table without numbers
   for i = 1, #claims, 2 do
-    local is_own = holder_claims == KEYS[5] and claims[i] == ARGV[8]
+    local is_own = holder_claims == KEYS[6] and claims[i] == ARGV[8]
     if not is_own and string.find(claims[i + 1], '"' .. ARGV[13] .. '"', 1, true) then
       return true
     end
@@ -78,11 +80,19 @@ if reasons == '{}' then
 elseif reasons ~= '' then
   redis.call('HSET', KEYS[4], ARGV[1], reasons)
 end
+if ARGV[14] ~= '' then
+  local is_known = redis.call('HEXISTS', KEYS[5], ARGV[1]) == 1
+  if is_known or redis.call('HLEN', KEYS[5]) < MAX_ERRORS then
+    redis.call('HSET', KEYS[5], ARGV[1], redis.call('TIME')[1] .. '|' .. ARGV[14])
+  end
+elseif new_state == 'succeeded' or more_done > 0 or ARGV[9] ~= '' then
+  redis.call('HDEL', KEYS[5], ARGV[1])
+end
 local tries = tonumber(record[6]) + (begins and not stopped and 1 or 0)
 redis.call('HSET', KEYS[2], ARGV[1],
   table.concat({new_state, attempt, ARGV[6], done, failed, tries}, '|'))
 redis.call('HSET', KEYS[1], 'moved_at', redis.call('TIME')[1])
-if ARGV[9] ~= '' then redis.call('LPUSH', KEYS[6], ARGV[9]) end
+if ARGV[9] ~= '' then redis.call('LPUSH', KEYS[7], ARGV[9]) end
 
 local function count(field) return tonumber(redis.call('HGET', KEYS[1], field)) or 0 end
 local function finish_run(state)
@@ -99,7 +109,7 @@ if run_state == 'running' then
   end
 end
 if run_state ~= 'running' then
-  for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ARGV[10]) end
+  for i = 1, 5 do redis.call('EXPIRE', KEYS[i], ARGV[10]) end
 end
 if stopped then return {0, before, run_state} end
 return {1, before, run_state}

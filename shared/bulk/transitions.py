@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from imagefleet.shared.bulk.file_layout import shard_name
 from imagefleet.shared.bulk.records import ShardTransition, parse_transition
 from imagefleet.shared.bulk.redis_keys import run_keys
+from imagefleet.shared.bulk.shard_errors import pack_shard_error
 from imagefleet.shared.bulk.shard_message import message_id
-from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.errors import ImagefleetError, LeaseLost
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.redis_keys import claims_key, leases_key
 from imagefleet.shared.redis_client.scripts import call_many, load_script
@@ -43,6 +44,9 @@ class ShardChange:
     """`done|failed`, in samples; empty keeps the stored counts."""
     reasons: str = ""
     """Failed samples by error code, as JSON; empty keeps the stored ones."""
+    error: str = ""
+    """Why the shard failed or was requeued, as `code|worker|message`; empty keeps the stored error
+    until the shard gets on."""
     claim: tuple[str, str] = ("", "")
     """Claims hash and tag that must exist; empty requires none."""
     message: tuple[str, str] = ("", "")
@@ -52,6 +56,10 @@ class ShardChange:
         """Return this change with `done` samples, and failed samples by error code."""
         counts = f"{done}|{sum(reasons.values())}"
         return replace(self, counts=counts, reasons=json.dumps(dict(reasons)))
+
+    def with_error(self, worker: str, error: ImagefleetError | None) -> Self:
+        """Return this change with the error that `worker` met, if there is one."""
+        return self if error is None else replace(self, error=pack_shard_error(worker, error))
 
 
 class ShardTransitions:
@@ -102,7 +110,7 @@ class ShardTransitions:
             *(shard, change.holder, f",{','.join(change.from_states)},"),
             *(change.to_state.value, change.attempt, change.worker),
             *(change.counts, tag, message, self._retention_s, change.reasons),
-            *(self._claims_prefix, message_id(run, shard)),
+            *(self._claims_prefix, message_id(run, shard), change.error),
         ]
 
 

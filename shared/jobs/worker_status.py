@@ -66,6 +66,11 @@ class WorkerStatus(Model):
     model: str = ""
     shapes: tuple[str, ...] = ()
     """The default shape is the first."""
+    shard_formats: tuple[str, ...] | None = None
+    """It lists the formats of datasets that the worker can write. None: a worker of an older
+    release, which does not say it."""
+    image_formats: tuple[str, ...] | None = None
+    """It lists the formats of image files in the same way."""
     member: Member | None = None
     """None: a worker of an older release, which does not say it."""
     devices: str = ""

@@ -16,7 +16,7 @@ from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.bulk.shard_message import ShardToSend, bulk_queue, pack_shard
 from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
-from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.errors import LeaseLost, PlanDamaged
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.redis_keys import delayed_key
@@ -134,7 +134,7 @@ def test_shards_that_ended_or_whose_run_has_stopped_are_not_lost(
     runs.begin(RUN.id, 0, "a", "host")
     runs.succeed(RUN.id, 0, "a", "host", 4, {})
     runs.begin(RUN.id, 1, "b", "host")
-    runs.fail(RUN.id, 1, "b", "host", {"plan_damaged": 4})
+    runs.fail(RUN.id, 1, "b", "host", 4, PlanDamaged("the plan has changed"))
     client.delete(_queue(namespace))
     assert runs.resend_lost(RUN, SHARDS) == 1
     client.delete(_queue(namespace))

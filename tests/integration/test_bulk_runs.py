@@ -8,8 +8,19 @@ import redis
 
 from imagefleet.shared.bulk.records import NewRun
 from imagefleet.shared.bulk.runs import RunRecords
-from imagefleet.shared.bulk.shard_message import MESSAGE_VERSION, bulk_queue, unpack_shard
-from imagefleet.shared.errors import LeaseLost, MessageRejected, UnknownRun
+from imagefleet.shared.bulk.shard_message import (
+    MESSAGE_VERSION,
+    ShardToSend,
+    bulk_queue,
+    unpack_shard,
+)
+from imagefleet.shared.errors import (
+    ConfigurationError,
+    LeaseLost,
+    MessageRejected,
+    StorageDenied,
+    UnknownRun,
+)
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
 from tests.support.datasets import RUN, SHARDS
@@ -61,7 +72,7 @@ def test_only_the_attempt_that_holds_a_shard_changes_it(runs: RunRecords) -> Non
     runs.begin(RUN.id, 0, "first", "host-1")
     runs.begin(RUN.id, 0, "second", "host-2")
     assert not runs.holds(RUN.id, 0, "first")
-    assert not runs.requeue(RUN.id, 0, "first").happened
+    assert not runs.requeue(RUN.id, 0, "first", "host-1").happened
     with pytest.raises(LeaseLost):
         runs.report_progress(RUN.id, 0, "first", "host-1", 1, 0)
     with pytest.raises(LeaseLost):
@@ -128,7 +139,7 @@ def test_a_cancelled_run_releases_its_shards_and_can_be_resumed(
     runs.begin(RUN.id, 0, "a", "host")
     assert runs.cancel(RUN.id) is State.CANCELLED
     assert not runs.report_progress(RUN.id, 0, "a", "host", 1, 0)
-    transition = runs.requeue(RUN.id, 0, "a")
+    transition = runs.requeue(RUN.id, 0, "a", "host")
     assert (transition.happened, transition.run_state) == (True, State.CANCELLED)
     assert not runs.begin(RUN.id, 1, "b", "host").happened
     runs.start(RUN)
@@ -153,7 +164,7 @@ def test_a_run_cancelled_during_its_last_shard_finishes_when_resumed(runs: RunRe
 def test_no_attempt_holds_a_requeued_shard(runs: RunRecords) -> None:
     _start_run(runs)
     runs.begin(RUN.id, 0, "a", "host")
-    assert runs.requeue(RUN.id, 0, "a").happened
+    assert runs.requeue(RUN.id, 0, "a", "host").happened
     assert runs.shards(RUN.id)[0].state is State.QUEUED
     with pytest.raises(LeaseLost):
         runs.report_progress(RUN.id, 0, "a", "host", 1, 0)
@@ -194,7 +205,7 @@ def test_the_samples_of_a_cancelled_shard_are_counted_once(runs: RunRecords) -> 
     runs.begin(RUN.id, 0, "a", "first")
     runs.report_progress(RUN.id, 0, "a", "first", 3, 0)
     runs.cancel(RUN.id)
-    runs.requeue(RUN.id, 0, "a")
+    runs.requeue(RUN.id, 0, "a", "host")
     _start_run(runs)
     runs.begin(RUN.id, 0, "b", "second")
     runs.report_progress(RUN.id, 0, "b", "second", 3, 0)  # loaded from its checkpoints
@@ -206,10 +217,66 @@ def test_the_samples_of_a_cancelled_shard_are_counted_once(runs: RunRecords) -> 
 def test_the_counts_of_a_failed_shard_are_reset_when_it_is_sent_again(runs: RunRecords) -> None:
     _start_run(runs)
     runs.begin(RUN.id, 0, "a", "host")
-    runs.fail(RUN.id, 0, "a", "host", {"storage_denied": 4})
+    runs.fail(RUN.id, 0, "a", "host", 4, StorageDenied("the disk is full"))
     assert runs.get(RUN.id).failures_by_reason == {"storage_denied": 4}
     _start_run(runs)
     assert (runs.get(RUN.id).failed_images, runs.get(RUN.id).failures_by_reason) == (0, {})
+
+
+def test_a_run_says_why_workers_left_its_shards_until_these_get_on(runs: RunRecords) -> None:
+    _start_run(runs)
+    for shard, worker in ((0, "host-1"), (1, "host-2")):
+        runs.begin(RUN.id, shard, "a", worker)
+        runs.requeue(RUN.id, shard, "a", worker, StorageDenied(f"the disk of {worker} is full"))
+    [error] = runs.get(RUN.id).errors
+    assert (error.code, error.shards) == ("storage_denied", 2)
+    assert error.message in ("the disk of host-1 is full", "the disk of host-2 is full")
+    assert 0 <= error.at - runs.get(RUN.id).started_at < 900
+    runs.begin(RUN.id, 0, "b", "host-1")
+    assert runs.get(RUN.id).errors[0].shards == 2  # it only tries again
+    runs.report_progress(RUN.id, 0, "b", "host-1", 1, 0)
+    [error] = runs.get(RUN.id).errors
+    assert (error.worker, error.message) == ("host-2", "the disk of host-2 is full")
+    _finish_shard(runs, 1)
+    assert runs.get(RUN.id).errors == ()
+
+
+def test_the_errors_of_failed_shards_have_their_texts_until_the_shards_are_sent_again(
+    runs: RunRecords,
+) -> None:
+    _start_run(runs)
+    for shard, error in (
+        (0, ConfigurationError("pyarrow is missing at redis://me:secret@host/0\n")),
+        (1, StorageDenied("a|b: no rights")),
+    ):
+        runs.begin(RUN.id, shard, "a", "host")
+        runs.fail(RUN.id, shard, "a", "host", 4, error)
+    _finish_shard(runs, 2)
+    ended = runs.get(RUN.id)
+    assert (ended.state, ended.failed_images) == (State.FAILED, 8)
+    assert {each.code: (each.message, each.worker, each.shards) for each in ended.errors} == {
+        "configuration_error": ("pyarrow is missing at redis://***@host/0\\n", "host", 1),
+        "storage_denied": ("a|b: no rights", "host", 1),
+    }
+    _start_run(runs)
+    assert runs.get(RUN.id).errors == ()
+
+
+def test_the_status_leaves_out_damaged_errors_and_keeps_at_most_a_hundred(
+    runs: RunRecords, client: redis.Redis, namespace: str
+) -> None:
+    many = [ShardToSend(number, samples=1) for number in range(103)]
+    run = NewRun(**{**vars(RUN), "shards": 103})
+    runs.start(run)
+    runs.enqueue(run, many)
+    for shard in range(103):
+        runs.begin(RUN.id, shard, "a", "host")
+        runs.requeue(RUN.id, shard, "a", "host", StorageDenied("full"))
+    key = f"{namespace}:bulk:{RUN.id}:errors"
+    client.hset(key, "0", "no error")
+    assert [(each.code, each.shards) for each in runs.get(RUN.id).errors] == [
+        ("storage_denied", 99)
+    ]
 
 
 @pytest.mark.parametrize("end", ["success", "cancel"])
@@ -218,6 +285,8 @@ def test_all_keys_of_an_ended_run_expire(
 ) -> None:
     _start_run(runs)
     assert client.ttl(f"{namespace}:bulk:{RUN.id}") == -1
+    runs.begin(RUN.id, 0, "z", "host")
+    runs.requeue(RUN.id, 0, "z", "host", StorageDenied("full"))
     if end == "cancel":
         runs.begin(RUN.id, 0, "a", "host")
         runs.cancel(RUN.id)

@@ -3,15 +3,20 @@
 import hashlib
 import io
 import json
+import platform
+import re
 from functools import partial
 from pathlib import Path
 
 import pytest
 import redis
+from click.testing import CliRunner
 from PIL import Image
 
 from imagefleet import Client
+from imagefleet.producer.commands.cli import main
 from imagefleet.shared.bulk.plan import BulkFormat
+from imagefleet.shared.errors import InvalidRequest, StorageDenied
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
@@ -283,7 +288,7 @@ def test_the_message_of_an_ended_shard_is_deleted(
     dataset = planned_dataset(tmp_path / "data", client, namespace, PROMPTS)
     dataset.send()
     dataset.runs.begin(dataset.run.id, 0, "a", "host")
-    dataset.runs.fail(dataset.run.id, 0, "a", "host", {"storage_denied": 20})  # and its worker dies
+    dataset.runs.fail(dataset.run.id, 0, "a", "host", 20, StorageDenied("full"))  # and it dies
     start()
     assert _wait(dataset) is State.FAILED
     assert len(dataset.samples()) == 40
@@ -317,6 +322,51 @@ def test_a_host_that_cannot_make_a_shard_requeues_it_for_other_workers(
     assert _wait(dataset) is State.SUCCEEDED
     assert dataset.runs.get(dataset.run.id).images == len(PROMPTS)
     assert not client.hgetall(f"{namespace}:deliveries")
+
+
+def test_a_run_that_no_living_worker_can_write_is_refused_at_once(
+    start: StartWorker, settings: dict[str, str], namespace: str, tmp_path: Path, producer: Client
+) -> None:
+    worker = start(PYTHONPATH=str(_without_pyarrow(tmp_path)))
+    worker.await_log("ready after")
+    destination = tmp_path / "data"
+    for call in (producer.bulk, producer.dry_run_bulk):
+        with pytest.raises(InvalidRequest) as refused:
+            call(PROMPTS, destination, format="parquet")
+        sentence = str(refused.value)
+        assert sentence.startswith("format='parquet': no living worker can write it; on ")
+        assert "imagefleet-….whl[dataset]" in sentence
+        assert platform.node() in sentence
+    assert not destination.exists()
+    assert producer.dry_run_bulk(PROMPTS, destination, format="files").workers == 1
+    report = CliRunner().invoke(main, ["doctor"], env=settings)
+    assert re.search(
+        "^warn  workers .*1 worker cannot write .* format parquet", report.output, re.M
+    )
+    start().await_log("ready after")  # a host with pyarrow
+    assert producer.dry_run_bulk(PROMPTS, destination, format="parquet").workers == 2
+
+
+def test_the_reason_of_a_run_that_failed_is_told_with_its_text(
+    start: StartWorker, settings: dict[str, str], tmp_path: Path, producer: Client
+) -> None:
+    run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=100, format="parquet")
+    start(PYTHONPATH=str(_without_pyarrow(tmp_path)), IMAGEFLEET_MAX_DELIVERIES="1")
+    ended = run.wait(900)
+    assert (ended.state, ended.images) == (State.FAILED, 0)
+    assert ended.images_by_worker == {}  # it was found before an image was made
+    for command in ("wait", "status"):
+        told = CliRunner().invoke(main, ["bulk", command, run.id], env=settings).output
+        sentence = " ".join(told.split())  # in lines of a terminal
+        assert re.search("configuration_error of 1 shard.* parquet .*pyarrow", sentence), told
+
+
+def _without_pyarrow(folder: Path) -> Path:
+    """Return a folder that hides pyarrow from a Python that has it in its path."""
+    path = folder / "hidden"
+    path.mkdir()
+    (path / "sitecustomize.py").write_text("import sys\nsys.modules['pyarrow'] = None\n")
+    return path
 
 
 def test_a_run_for_a_model_that_no_worker_has_fails_after_some_attempts(

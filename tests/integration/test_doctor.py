@@ -63,6 +63,7 @@ def test_a_healthy_host_passes(environment: dict[str, str], tmp_path: Path) -> N
         "model": "warn",
         "fleet": "ok",
         "host": "ok",
+        "datasets": "ok",
         "cache": "ok",
         "metrics": "ok",
         "notice": "ok",
@@ -225,6 +226,16 @@ def test_a_producer_sees_its_workers_and_their_store(
     report = CliRunner().invoke(main, ["doctor"], env=settings)
     assert report.exit_code == 0, report.output
     assert "warn  workers    no worker is ready for the model fake; its jobs wait" in report.output
+
+
+def test_a_host_without_pyarrow_is_told_what_it_cannot_write(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyarrow'] = None\n")
+    result = _doctor({**environment, "PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 0, result.stdout
+    assert re.search(r"^ok .*formats that can be written: webdataset, files$", result.stdout, re.M)
+    assert re.search(r"^warn .*no dataset of format parquet.*\[dataset\]", result.stdout, re.M)
 
 
 def _member(name: str, model: str, store: str) -> WorkerStatus:

@@ -42,7 +42,7 @@ from imagefleet.worker.bulk.plan_check import (
 from imagefleet.worker.bulk.samples import Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
 from imagefleet.worker.bulk.shard_context import ShardContext
-from imagefleet.worker.bulk.shard_formats import put_shard
+from imagefleet.worker.bulk.shard_formats import put_shard, require_format
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +81,10 @@ class _ShardMaker:
         self._plan_reader = PlanReader(message.run, message.destination)
         self._attempt = context.claims.attempt(tag)
         self._holder = (message.run, message.shard, self._attempt, context.claims.worker)
-        self._samples = 1
-        """Planned samples of the shard; 1 until the plan is read."""
-        self._missing_loras: Collection[str] = ()
-        """LoRA of the plan, if this worker lacks some."""
+        self._samples = 1  # those that are planned, as soon as the plan is read
+        self._missing_loras: Collection[str] = ()  # of the plan
+        self._host_error: ImagefleetError | None = None
+        """Why this host cannot make the shard."""
 
     def make_and_record(self) -> None:
         """Make the shard and record success or failure.
@@ -115,6 +115,7 @@ class _ShardMaker:
         if not self._record_if_finished(plan, shard):
             info = self._context.engine.info
             require_model(plan, info)
+            require_format(plan.format)
             if not holds_loras(plan, info):
                 self._missing_loras = plan.loras
                 raise LeaseLost(f"shard {self.name} is left to workers with its LoRA")
@@ -161,7 +162,7 @@ class _ShardMaker:
     def requeue(self) -> None:
         """Requeue the shard and its message; acknowledge the message if the run has stopped."""
         runs, claims = self._context.runs, self._context.claims
-        transition = runs.requeue(self._message.run, self._message.shard, self._attempt)
+        transition = runs.requeue(*self._holder, self._host_error)
         if transition.happened and transition.run_state is not State.RUNNING:
             claims.ack(self._tag)
         elif self._missing_loras:
@@ -189,6 +190,7 @@ class _ShardMaker:
         if not may_pass and tries >= _MAX_TRIES_FACTOR * self._context.max_deliveries:
             self.fail(error)
             return
+        self._host_error = error
         pause_s = self._context.backlog.back_off()
         log.error(
             "shard %s is requeued for other workers; this one claims none for %.0f s: %s",
@@ -201,7 +203,7 @@ class _ShardMaker:
     def fail(self, error: ImagefleetError) -> None:
         """Record that the whole shard failed. Raise LeaseLost if this attempt does not hold it."""
         log.error("shard %s failed: %s", self.name, error)
-        self._context.runs.fail(*self._holder, {error.code: self._samples})
+        self._context.runs.fail(*self._holder, self._samples, error)
 
     def _begin(self) -> bool:
         """Record the start of this attempt. Return False if there is nothing to do.

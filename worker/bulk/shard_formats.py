@@ -69,6 +69,12 @@ def put_shard(
     return [*put_images(spool, name, store), _put_metadata(spool, name, store)]
 
 
+def require_format(file_format: BulkFormat) -> None:
+    """Raise ConfigurationError if this host cannot write `file_format`."""
+    if file_format is BulkFormat.PARQUET:
+        _require_pyarrow()
+
+
 def read_shard(name: str, file_format: BulkFormat, store: ObjectStore) -> Iterator[Sample]:
     """Yield the samples in the files of the shard `name`, as far as they can be read.
 

@@ -34,6 +34,7 @@ from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.host_limits import (
     check_allowed_networks,
     check_clients,
+    check_datasets,
     check_open_files,
     check_post_threads,
     check_stop,
@@ -228,6 +229,7 @@ _CHECKS: Final[dict[str, Check]] = {
     "model": _check_model,
     "fleet": check_fleet,
     "host": _check_host,
+    "datasets": check_datasets,
     "cache": _check_cache,
     "devices": _check_devices,
     "metrics": _check_metrics_port,

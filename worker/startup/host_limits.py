@@ -9,11 +9,14 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any, Final
 
+from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.worker_status import WorkerRegistry
+from imagefleet.shared.process.extras import how_to_install
 from imagefleet.shared.process.http_server import MAX_CONNECTIONS
 from imagefleet.shared.redis_client.connection import connect, translate_errors
 from imagefleet.shared.settings.doctor import Finding, Verdict
 from imagefleet.shared.text.printable import counted
+from imagefleet.worker.bulk.writable_formats import writable_shard_formats
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.process.systemd import UnitLimits
 from imagefleet.worker.settings.worker_settings import WorkerSettings
@@ -168,3 +171,12 @@ def check_watchdog(settings: WorkerSettings, unit: UnitLimits) -> Iterator[Findi
     elif unit.watchdog_s < lease_s:
         what = "a worker that still has its lease may be ended; choose more than a lease"
         yield Finding(Verdict.WARNING, f"{text}: {what}")
+
+
+def check_datasets(_: WorkerSettings) -> Iterator[Finding]:
+    """Say which formats of datasets this host can write."""
+    formats = writable_shard_formats()
+    yield Finding(Verdict.OK, f"formats that can be written: {', '.join(formats)}")
+    for lacking in (each for each in BulkFormat if each not in formats):
+        text = f"no dataset of format {lacking} can be written; {how_to_install('dataset')}"
+        yield Finding(Verdict.WARNING, text)

@@ -11,6 +11,10 @@ from typing import Final, Self
 
 from imagefleet.shared.jobs.worker_status import Member, WorkerState, WorkerStatus
 from imagefleet.shared.text.printable import mask_credentials, printable
+from imagefleet.worker.bulk.writable_formats import (
+    writable_image_formats,
+    writable_shard_formats,
+)
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.engine.contract.interface import Engine
 from imagefleet.worker.process import metrics
@@ -53,6 +57,8 @@ class StatusReporter:
         self._lease_s = lease_s
         self._reported_at = time.monotonic()
         self._version = version("imagefleet")  # reads a file
+        self._shard_formats = writable_shard_formats()
+        self._image_formats = writable_image_formats()
         self._started_at = time.time()
         self.joined = False
         """Whether the worker belongs to its fleet. Before that it takes no work."""
@@ -115,6 +121,8 @@ class StatusReporter:
             version=self._version,
             model=self._engine.info.name,
             shapes=tuple(str(shape) for shape in self._engine.info.shapes),
+            shard_formats=self._shard_formats,
+            image_formats=self._image_formats,
             member=self._member,
             devices=self._engine.devices,
             capacity=self._engine.capacity,
