@@ -11,6 +11,7 @@ from typing import Final
 
 from imagefleet.producer.bulk.copied_columns import RowRejected, escape_surrogates
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.foreign_names import FOREIGN_NAMES, hint
 from imagefleet.shared.jobs.parameter_lookups import ROW_PARAMETERS
 from imagefleet.shared.jobs.request import JobRequest
 
@@ -19,6 +20,7 @@ MAX_COLUMNS: Final = 1_000
 """
 _COLUMNS: Final = ("prompt", *ROW_PARAMETERS, "seed", "height", "width", "model")
 """Columns that set a parameter. All other columns are copied into the metadata."""
+_SPELLED: Final = dict(zip(_COLUMNS, _COLUMNS, strict=True))
 _JOB_COLUMNS: Final = frozenset(JobRequest.model_fields) - {*_COLUMNS, "metadata"}
 """Parameters of jobs that rows of a dataset do not have. A copied one would look like a used
 one."""
@@ -42,6 +44,7 @@ def parameter_by_column(renamed: Mapping[str, str]) -> dict[str, str]:
     for name, column in renamed.items():
         if name not in _COLUMNS:
             limit = f"no such parameter; the parameters are {', '.join(_COLUMNS)}"
+            limit = hint(name, _SPELLED) or limit
             raise InvalidRequest("column", f"{name}={column}", limit)
     return {renamed.get(name, name): name for name in _COLUMNS}
 
@@ -50,7 +53,7 @@ def check_parameters(given: Mapping[str, object]) -> None:
     """Raise InvalidRequest if a parameter for all rows is none of rows."""
     for name in sorted(given.keys() - {*ROW_PARAMETERS}):
         known = ", ".join(name for name in _COLUMNS if name != "prompt")
-        limit = f"no such parameter; the parameters of rows are {known}"
+        limit = hint(name, _SPELLED) or f"no such parameter; the parameters of rows are {known}"
         raise InvalidRequest(name, given[name], _NO_LATENTS if name == "denoising_end" else limit)
 
 
@@ -90,6 +93,12 @@ def check_copied_column(column: object) -> None:
             "is a parameter of jobs that the rows of a dataset do not have; rename the column "
             f"to copy it into the metadata, or leave it out with {ignoring}",
         )
+    foreign = FOREIGN_NAMES.get(plain)
+    if foreign is not None and not foreign.is_word and (called := hint(plain, _SPELLED)):
+        using = (
+            f"; use it with --column {foreign.ours}={shlex.quote(column)}" if foreign.ours else ""
+        )
+        raise InvalidRequest("column", column, f"{called}{using}, or leave it out with {ignoring}")
     if like := difflib.get_close_matches(plain, _COLUMNS, 1, _MIN_SIMILARITY):
         option = shlex.quote(f"{like[0]}={column}")
         raise InvalidRequest(

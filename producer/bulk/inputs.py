@@ -13,14 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 from imagefleet.producer.bulk.hub_dataset import open_hub_dataset
+from imagefleet.producer.bulk.image_files import IMAGE_TYPES
 from imagefleet.producer.bulk.readers import (
     FILE_TYPES,
+    TABLE_ENDS,
     Table,
     has_file_type,
+    is_image,
+    open_images,
     open_iterable,
     open_table,
 )
@@ -142,16 +147,38 @@ def _is_below(path: Path, output: Path | None) -> bool:
 
 
 def _files(paths: Iterable[Path], options: FileOptions, output: Path | None) -> list[TableSource]:
+    """Return a table for each file. Images that follow each other are one table."""
+    files = (
+        file
+        for path in paths
+        for file in (_files_in(path, options, output) if path.is_dir() else [path])
+    )
     sources = []
-    for path in paths:
-        for file in _files_in(path, options, output) if path.is_dir() else [path]:
-            opened = partial(open_table, file, str(file), options)
-            sources.append(
-                TableSource(
-                    open=partial(_opened, opened), folder=file.absolute().parent, is_local_file=True
-                )
-            )
+    for are_images, group in groupby(files, lambda file: _is_image(file, options)):
+        if are_images:
+            sources.append(_images(list(group), options))
+        else:
+            sources += [
+                _file(file, partial(open_table, file, str(file), options)) for file in group
+            ]
     return sources
+
+
+def _is_image(file: Path, options: FileOptions) -> bool:
+    return options.file_type is None and is_image(file.name)
+
+
+def _file(file: Path, opened: Callable[[], Table]) -> TableSource:
+    folder = file.absolute().parent
+    return TableSource(open=partial(_opened, opened), folder=folder, is_local_file=True)
+
+
+def _images(files: list[Path], options: FileOptions) -> TableSource:
+    name = files[0].name if len(files) == 1 else files[0].absolute().parent.name
+    for file in files:
+        if not file.exists():
+            raise InvalidRequest("input", str(file), "No such file or directory")
+    return _file(files[0], partial(open_images, files, name, options))
 
 
 def _opened(open_one: Callable[[], Table]) -> AbstractContextManager[Table]:
@@ -170,9 +197,12 @@ def _files_in(folder: Path, options: FileOptions, output: Path | None) -> list[P
         and path.is_file()
         and not _is_below(path, output)
     )
-    found = [path for path in files if options.file_type is not None or has_file_type(path.name)]
+    everything = list(files)
+    found = [each for each in everything if options.file_type or has_file_type(each.name)]
+    if not found:  # else the images may be those that the rows of the tables start from
+        found = [each for each in everything if is_image(each.name)]
     if not found:
-        known = ", ".join(f".{each}" for each in FILE_TYPES)
+        known = ", ".join(f".{each}" for each in sorted({*TABLE_ENDS, *IMAGE_TYPES}))
         raise InvalidRequest("input", str(folder), f"holds no file that ends in {known}")
     return found
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from imagefleet.producer.bulk.comfyui import looks_like_workflow, read_comfyui
 from imagefleet.producer.bulk.rows import RejectedRow, Row, row_of, shown_value
 from imagefleet.producer.bulk.text_files import (
     MAX_LINE_CHARACTERS,
@@ -47,9 +48,13 @@ def json_rows(path: Path, options: FileOptions) -> Iterator[Row | None]:
         InvalidRequest: the file is neither.
     """
     with open_text(path, options) as file:
-        first = _Buffer(file).next()
+        buffer = _Buffer(file)
+        first, head = buffer.next(), buffer.text
     if first == "[":
         yield from _elements(path, options)
+        return
+    if first == "{" and looks_like_workflow(head):
+        yield from read_comfyui(path, options)
         return
     is_first = True
     for row in json_lines(path, options):

@@ -40,7 +40,7 @@ class DatasetSpec:
     image_format: ImageFormat
     dedupe: bool = False
     limit: int | None = None
-    """Rows of the input to use, the first ones. None: all."""
+    """It is the number of first rows of the input to use. None: all."""
 
 
 class ShardWriter(Protocol):

@@ -1,4 +1,5 @@
-"""Read the rows of a table one at a time: text, CSV, JSON lines, Parquet or an iterable.
+"""Read the rows of a table one at a time: text, CSV, JSON, Parquet, what other tools write, or an
+iterable.
 
 Input: a file, or an iterable of prompts or mappings. Output: the names of its columns, if they are
 known in advance, and for each row a prompt, a mapping of columns, or the reason why it cannot be
@@ -6,19 +7,21 @@ read. This module depends on neither parameters nor plans. Memory holds one row,
 group.
 """
 
-import csv
 import hashlib
 import io
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from imagefleet.producer.bulk.a1111 import read_a1111, read_text
+from imagefleet.producer.bulk.comfyui import read_comfyui
+from imagefleet.producer.bulk.csv_rows import csv_columns, read_csv
+from imagefleet.producer.bulk.image_files import IMAGE_TYPES, read_image, read_images
 from imagefleet.producer.bulk.json_rows import json_lines, json_rows
+from imagefleet.producer.bulk.notes import Notes
 from imagefleet.producer.bulk.parquet_rows import parquet_columns, read_parquet
-from imagefleet.producer.bulk.rows import RejectedRow, Row, row_of
+from imagefleet.producer.bulk.rows import Row, row_of
 from imagefleet.producer.bulk.text_files import (
     COMPRESSED,
     NOTHING_SAID,
@@ -28,9 +31,6 @@ from imagefleet.producer.bulk.text_files import (
 )
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage.regular_files import open_regular
-
-_OTHER_DELIMITERS: Final = {";": "';'", "\t": "$'\\t'", "|": "'|'"}
-"""These stand between the columns of some CSV files; a shell writes them as the values do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ def open_table(path: Path, name: str, options: FileOptions = NOTHING_SAID) -> Ta
         ConfigurationError: the reader for this file type is not installed.
     """
     file_type = options.file_type or file_type_of(name)
+    reader = _TEXT if options.file_type is None and file_type == "txt" else _READERS[file_type]
     options = replace(options, file_type=file_type)
-    reader = _READERS[file_type]
     try:
         open_regular(path).close()
     except OSError as error:
@@ -67,9 +67,27 @@ def open_table(path: Path, name: str, options: FileOptions = NOTHING_SAID) -> Ta
     return Table(
         name=Path(name).name,
         columns=reader.columns(path, options),
-        rows=reader.read(path, options),
+        rows=_noting(reader.read(path, options), options.notes, Path(name).name),
         sha256=lambda: _sha256(path),
     )
+
+
+def open_images(paths: Sequence[Path], name: str, options: FileOptions = NOTHING_SAID) -> Table:
+    """Open images as one table with a row for each. Its digest is that of the list of theirs."""
+    return Table(
+        name=name,
+        columns=None,
+        rows=_noting(read_images(paths, options), options.notes, name),
+        sha256=lambda: hashlib.sha256("\n".join(map(_sha256, paths)).encode()).hexdigest(),
+    )
+
+
+def _noting(rows: Iterator[Row | None], notes: Notes, name: str) -> Iterator[Row | None]:
+    """Yield the rows, and then say what the reader has noted about them."""
+    try:
+        yield from rows
+    finally:
+        notes.warn(name)
 
 
 def open_iterable(rows: Iterable[Any], name: str | None = None) -> Table:
@@ -94,8 +112,8 @@ def open_iterable(rows: Iterable[Any], name: str | None = None) -> Table:
 def file_type_of(name: str) -> str:
     """Return the type of a file by its name. Raise InvalidRequest if the type is not known."""
     suffix = _suffix(name)
-    if suffix not in _READERS:
-        known = ", ".join(f".{each}" for each in FILE_TYPES)
+    if suffix not in _ENDS:
+        known = ", ".join(f".{each}" for each in _ENDS)
         limit = (
             f"must end in {known}, perhaps with {', '.join(COMPRESSED)} behind it; --input-format "
             "(in Python input_format=) names the type"
@@ -105,13 +123,18 @@ def file_type_of(name: str) -> str:
 
 
 def has_file_type(name: str, *, with_json: bool = False) -> bool:
-    """Return whether the name ends as that of a table.
+    """Return whether the name ends as that of a table. An image is none.
 
     Args:
         with_json: whether a .json file is one. In a folder it is often what a program says about
             the tables beside it.
     """
-    return _suffix(name) in (_READERS.keys() if with_json else _READERS.keys() - {"json"})
+    return _suffix(name) in (TABLE_ENDS if with_json else TABLE_ENDS - {"json"})
+
+
+def is_image(name: str) -> bool:
+    """Return whether the name ends as that of an image that may say how it was generated."""
+    return Path(name).suffix.lower().removeprefix(".") in IMAGE_TYPES
 
 
 def _suffix(name: str) -> str:
@@ -128,9 +151,13 @@ def _sha256(path: Path) -> str:
 
 
 def _read_txt(path: Path, options: FileOptions) -> Iterator[Row | None]:
-    """Yield a prompt per line. Invalid UTF-8 becomes lone surrogates, which are rejected later."""
+    """Yield a prompt per line, whatever it looks like. Invalid UTF-8 becomes lone surrogates, which
+    are rejected later."""
     with open_lines(path, options) as lines:
-        yield from _prompts(lines)
+        for row in _prompts(lines):
+            if isinstance(row, str) and row.startswith("--prompt"):
+                options.notes.say(_OPTIONS_AS_TEXT, "options")
+            yield row
 
 
 def _prompts(lines: Iterable[str]) -> Iterator[Row | None]:
@@ -138,100 +165,10 @@ def _prompts(lines: Iterable[str]) -> Iterator[Row | None]:
         yield line.rstrip("\r\n") if line.strip() else None
 
 
-def _read_csv(path: Path, options: FileOptions) -> Iterator[Row | None]:
-    """Yield a mapping per row of a file with a header. An empty cell means no value.
-
-    Raises:
-        InvalidRequest: two columns have one name, a quote is never closed, a row of several lines
-            is not CSV, or a cell has more than csv's limit of 131,072 characters.
-    """
-    with _open_csv(path, options) as reader:
-        header = _header(reader, path, options)
-        while True:
-            first_line = reader.line_num + 1
-            try:
-                cells = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                if "end of data" in str(error):
-                    limit = f"a quote in the row at line {first_line} is never closed"
-                    raise InvalidRequest("input", str(path), limit) from None
-                if reader.line_num > first_line or "field limit" in str(error):
-                    # The reader takes the next line for a new row, also in the middle of a quote.
-                    limit = f"the row at line {first_line} is not CSV: {error}"
-                    raise InvalidRequest("input", str(path), limit) from None
-                yield RejectedRow("line", str(first_line), f"is not CSV: {error}")
-                continue
-            if cells is None:
-                yield None
-            elif len(cells) > len(header):
-                reason = f"has {len(cells)} cells, the header has {len(header)}"
-                yield RejectedRow("line", str(reader.line_num), reason)
-            else:
-                yield dict(zip(header, cells, strict=False))
-
-
-class _CsvReader:
-    """A `csv.reader` that yields None for a blank line, and a row for a quoted blank cell.
-
-    `csv.reader` gives equal cells for a line of spaces and for a quoted cell of spaces.
-    """
-
-    def __init__(self, file: Iterable[str], delimiter: str) -> None:
-        lines = self._remember_line(file)
-        self._reader = csv.reader(lines, strict=True, delimiter=delimiter)
-        self._line = ""
-
-    @property
-    def line_num(self) -> int:
-        """Return the number of the last line read, from 1."""
-        return self._reader.line_num
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> list[str] | None:
-        """Return the next row. After csv.Error, reading can continue."""
-        cells = next(self._reader)
-        return None if self._line.isspace() else cells
-
-    def _remember_line(self, file: Iterable[str]) -> Iterator[str]:
-        for line in file:
-            self._line = line
-            yield line
-
-
-@contextmanager
-def _open_csv(path: Path, options: FileOptions) -> Iterator[_CsvReader]:
-    default = "\t" if options.file_type == "tsv" else ","
-    with open_lines(path, options, any_line_end=True) as lines:
-        yield _CsvReader(lines, options.delimiter or default)
-
-
-def _csv_columns(path: Path, options: FileOptions) -> list[str]:
-    with _open_csv(path, options) as reader:
-        return _header(reader, path, options)
-
-
-def _header(reader: _CsvReader, path: Path, options: FileOptions) -> list[str]:
-    """Read the header: the first line that is not blank."""
-    try:
-        header = next((cells for cells in reader if cells is not None), [])
-    except csv.Error as error:
-        raise InvalidRequest("input", str(path), f"its header is not CSV: {error}") from None
-    for name, times in Counter(header).items():
-        if name and times > 1:
-            raise InvalidRequest("column", name, "appears twice in the header")
-    if len(header) == 1 and options.delimiter is None:
-        for mark, shown in _OTHER_DELIMITERS.items():
-            if mark in header[0]:
-                limit = (
-                    f"has a header of one column that holds {shown}; if that is between two "
-                    f"columns, name it with --delimiter {shown} (in Python delimiter={mark!r})"
-                )
-                raise InvalidRequest("input", str(path), limit)
-    return header
+_OPTIONS_AS_TEXT: Final = (
+    "lines that begin with --prompt are prompts as a whole; --input-format a1111 reads their "
+    "options"
+)
 
 
 @dataclass(frozen=True)
@@ -245,12 +182,21 @@ class _Reader:
 
 _READERS: Final = {
     "txt": _Reader(_read_txt, lambda *_: ()),
-    "csv": _Reader(_read_csv, _csv_columns),
-    "tsv": _Reader(_read_csv, _csv_columns),
+    "csv": _Reader(read_csv, csv_columns),
+    "tsv": _Reader(read_csv, csv_columns),
     "jsonl": _Reader(json_lines, lambda *_: None),
     "ndjson": _Reader(json_lines, lambda *_: None),
     "json": _Reader(json_rows, lambda *_: None),
     "parquet": _Reader(read_parquet, parquet_columns),
+    **dict.fromkeys(IMAGE_TYPES, _Reader(read_image, lambda *_: None)),
+    "a1111": _Reader(read_a1111, lambda *_: None),
+    "comfyui": _Reader(read_comfyui, lambda *_: None),
 }
+_TEXT: Final = _Reader(read_text, lambda *_: ())
+"""It reads a text file if nobody says that its lines are only prompts."""
 FILE_TYPES: Final = tuple(_READERS)
-"""The types of files that can be read, which are also the ends of their names."""
+"""The types of files that can be read."""
+_ENDS: Final = tuple(each for each in FILE_TYPES if each not in ("a1111", "comfyui"))
+"""The types that the ends of names say."""
+TABLE_ENDS: Final = frozenset(_ENDS) - {*IMAGE_TYPES}
+"""The names of tables end so."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Final
 
-from imagefleet.producer.bulk.readers import FILE_TYPES, has_file_type
+from imagefleet.producer.bulk.readers import TABLE_ENDS, has_file_type, is_image
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.storage import ObjectStore, endpoint_of, open_bucket_of_others
 from imagefleet.shared.text.printable import mask_url
@@ -51,7 +51,7 @@ def find_objects(
     except ConfigurationError as error:
         raise ConfigurationError(f"the input {mask_url(url)}: {error}") from None
     if not keys:
-        known = ", ".join(f".{each}" for each in FILE_TYPES)
+        known = ", ".join(f".{each}" for each in sorted(TABLE_ENDS))
         limit = "there is no such object, or none that ends in " + known
         raise InvalidRequest("input", mask_url(url), limit)
     return store, keys
@@ -83,8 +83,13 @@ def _matching(store: ObjectStore, pattern: str, output: str | None, *, any_type:
     if output is not None:
         keys = (key for key in keys if not (store.url + key).startswith(output))
     keys = (key for key in keys if not key.endswith("/"))  # consoles make such for folders
-    with_json = ".json" in pattern.rpartition("/")[2]
-    return sorted(key for key in keys if any_type or has_file_type(key, with_json=with_json))
+    name = pattern.rpartition("/")[2]
+    with_json, with_images = ".json" in name, is_image(name)
+    return sorted(
+        key
+        for key in keys
+        if any_type or has_file_type(key, with_json=with_json) or (with_images and is_image(key))
+    )
 
 
 def _fits(key: str, pattern: str) -> bool:

@@ -12,10 +12,11 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, TextIO, cast
 
+from imagefleet.producer.bulk.notes import Notes
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError, InvalidRequest
 from imagefleet.shared.process.extras import how_to_install
 
@@ -34,8 +35,11 @@ _FOREIGN: Final = (
     (b"ARROW1", "is an Arrow file; write it as Parquet"),
     (b"\xd0\xcf\x11\xe0", "is a workbook; save it as CSV"),
     (b"%PDF", "is a PDF file; only tables of prompts are read"),
-    (b"\x89PNG", "is an image; only tables of prompts are read"),
-    (b"\xff\xd8\xff", "is an image; only tables of prompts are read"),
+    (b"\x89PNG", "is an image; --input-format png (in Python input_format=) reads what it says"),
+    (
+        b"\xff\xd8\xff",
+        "is an image; --input-format jpg (in Python input_format=) reads what it says",
+    ),
 )
 """Files that are no text begin so. The sentences say what to do."""
 _NO_MARK: Final = (
@@ -53,6 +57,8 @@ class FileOptions:
     delimiter: str | None = None
     """It stands between two cells of a CSV file."""
     encoding: str | None = None
+    notes: Notes = field(default_factory=Notes, compare=False)
+    """What the readers have to say about the files."""
 
     def __post_init__(self) -> None:
         """Raise InvalidRequest if the delimiter or the encoding is none."""

@@ -118,9 +118,9 @@ def run(
 ) -> None:
     """Generate images for every row of the INPUTs in DESTINATION.
 
-    An INPUT is a .txt, .csv, .tsv, .jsonl, .json or .parquet file, a folder of them, a glob, s3://bucket/…,
-    hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT], or - for standard input, which needs
-    --input-format.
+    An INPUT is a .txt, .csv, .tsv, .jsonl, .json or .parquet file, a folder of them, a glob,
+    images with their parameters, s3://bucket/…, hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT],
+    or - for standard input, which needs --input-format.
 
     The same command resumes a run that has not finished. The exit code is 1 if the run does not
     succeed.

@@ -16,11 +16,25 @@ import click
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.output import echo
 from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.jobs.foreign_names import hint
 from imagefleet.shared.redis_client.connection import translate_errors
 from imagefleet.shared.text.printable import mask_credentials
 
 _EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 """Shells report this exit code for a command that SIGINT ended."""
+
+
+class _Command(click.Command):
+    """A command that says how the option of another tool is called here."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            called = hint(error.option_name, {str(each.name): each.opts[0] for each in self.params})
+            if called is None:
+                raise
+            raise click.UsageError(f"{error.option_name} {called}", ctx) from None
 
 
 def client_command(command: Callable[..., None]) -> click.Command:
@@ -29,7 +43,7 @@ def client_command(command: Callable[..., None]) -> click.Command:
     The function's name and docstring become the command's name and help.
     """
 
-    @click.command(name=command.__name__.replace("_", "-"), help=command.__doc__)
+    @click.command(cls=_Command, name=command.__name__.replace("_", "-"), help=command.__doc__)
     @click.option("--redis-url", help="Address of Redis. Default: IMAGEFLEET_REDIS_URL.")
     @click.option("--namespace", help="Prefix of all keys in Redis. Default: IMAGEFLEET_NAMESPACE.")
     @wraps(command)

@@ -6,6 +6,7 @@ Producers check before they submit, and workers before they start a job that cam
 from typing import Any, Final
 
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.foreign_names import scheduler_hint
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.parameter import Parameter
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, is_used
@@ -50,6 +51,7 @@ def admit(
     if request.scheduler is not None and request.scheduler not in offer.schedulers:
         known = ", ".join(offer.schedulers)
         limit = f"is not offered by the model {offer.model}; it offers {known}"
+        limit = scheduler_hint(request.scheduler) + limit
         raise InvalidRequest("scheduler", request.scheduler, limit)
     for name, _ in request.loras:
         if name not in offer.loras:

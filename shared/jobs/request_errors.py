@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.foreign_names import hint, scheduler_hint
 
 
 def invalid_request(
@@ -22,8 +23,12 @@ def invalid_request(
     first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     field = str(first["loc"][0]) if first["loc"] else "height"
     if first["type"] == "extra_forbidden":
-        limit = f"is not a parameter of a job; the parameters are {', '.join(known)}"
+        names = list(known)
+        limit = f"is not a parameter of a job; the parameters are {', '.join(names)}"
+        limit = hint(field, dict(zip(names, names, strict=True))) or limit
         return InvalidRequest(field, parameters.get(field), limit)
     limit = first["msg"].removeprefix("Value error, ")
     limit = limit[0].lower() + limit[1:]
+    if field == "scheduler":
+        limit = scheduler_hint(parameters.get(field)) + limit
     return InvalidRequest(field, parameters.get(field), limit.replace("input should", "must"))
