@@ -121,6 +121,7 @@ def test_a_revoked_key_opens_nothing_at_other_gateways_after_the_time_of_the_cac
     monkeypatch.setattr("time.monotonic", lambda: now)
     assert gateway.find(text) is not None
     assert gateway.find(other) is not None
+    assert keys.find(text) is not None
     assert keys.revoke(id_in(text)).revoked_at is not None
     assert keys.find(text) is None
     now += CACHE_S

@@ -82,13 +82,16 @@ def test_keys_are_counted_apart_and_callers_without_a_limit_are_not_counted(
 _GATEWAY = """
 import sys
 from imagefleet.producer.connection.connection import Connection
+from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.access.image_quota import ImageQuota
 from imagefleet.producer.gateway.access.rates import RequestRates
 from imagefleet.shared.settings.settings import Settings
-from tests.integration.test_request_rates import caller
 connection = Connection(Settings.load(redis_url=sys.argv[1], namespace=sys.argv[2]))
 rates, quota = RequestRates(connection), ImageQuota(connection)
-shop = caller(per_minute=100, images_per_day=100)
+shop = Caller(
+    key_id="k", name="shop", tenant="gold", scopes=frozenset(), max_priority=3,
+    per_minute=100, images_per_day=100,
+)
 sys.stdin.readline()
 print(sum(rates.take(shop) == 0 for _ in range(100)))
 print(sum(quota.charge(shop, 3).allowed for _ in range(40)))
@@ -142,13 +145,13 @@ def test_images_are_charged_all_or_none_until_the_day_ends(
     refused = quota.charge(shop, 5)
     assert (refused.allowed, refused.left) == (False, 4)
     quota.give_back(refused)  # it gives nothing back
-    assert quota.charge(shop, 4).left == 0
+    assert quota.charge(shop, 4).allowed
     assert not quota.charge(shop, 1).allowed
     now += 43_199
     last = quota.charge(shop, 1)
     assert (last.allowed, last.left, last.resets_in_s) == (False, 0, 1)
     now += 1
-    assert quota.charge(shop, 10).left == 0
+    assert quota.charge(shop, 10).allowed
 
 
 def test_images_are_given_back_to_the_day_of_their_charge(
@@ -156,13 +159,15 @@ def test_images_are_given_back_to_the_day_of_their_charge(
 ) -> None:
     quota, shop, now = ImageQuota(connection), caller(images_per_day=10), NOON
     monkeypatch.setattr("time.time", lambda: now)
-    charge = quota.charge(shop, 10)
+    charge = quota.charge(shop, 6)
+    assert not quota.charge(shop, 5).allowed
     quota.give_back(charge)
-    assert quota.charge(shop, 10).left == 0
+    assert quota.charge(shop, 4).left == 6
     now += 86_400
     assert quota.charge(shop, 7).left == 3
     quota.give_back(charge)
-    assert quota.charge(shop, 3).left == 0
+    assert quota.charge(shop, 3).allowed
+    assert not quota.charge(shop, 1).allowed
 
 
 def test_a_caller_without_a_quota_has_all_images(
