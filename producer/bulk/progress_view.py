@@ -79,6 +79,7 @@ def watch(
     Without a terminal, print a line now and then, and the view at the end. Ctrl-C ends the view and
     not the run; the caller handles KeyboardInterrupt.
     """
+    statuses = _without_falls(statuses)
     status = next(statuses)
     rates = Rates(clock(), status)
     if not console.is_terminal:
@@ -90,6 +91,18 @@ def watch(
             rates.add(clock(), status)
             live.update(render(status, rates), refresh=True)
     return status
+
+
+def _without_falls(statuses: Iterator[RunStatus]) -> Iterator[RunStatus]:
+    """Yield the statuses with a count of images that does not fall while the run is running: a
+    shard that is begun anew counts fewer, and what it has lost is generated again."""
+    images = 0
+    for status in statuses:
+        if status.done:
+            yield status
+            continue
+        images = max(status.images, min(images, status.samples - status.failed_images))
+        yield status.model_copy(update={"images": images})
 
 
 def _print_lines(

@@ -28,6 +28,7 @@ from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.bulk.shard_context import ShardContext
+from imagefleet.worker.bulk.store_probe import StoreProbe
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.queues.claim_types import QueueGroup
@@ -86,17 +87,19 @@ def host(
     dataset.send()
     (tmp_path / "data" / "plan" / "plan.json").unlink()
     queues = (bulk_queue(namespace, None, None, None),)
+    backlog = RowBacklog(4)
     with ThreadPoolExecutor(1) as encoders, ThreadPoolExecutor(1) as fetchers:
         context = ShardContext(
             runs=dataset.runs,
             claims=make_claims("host"),
-            backlog=RowBacklog(4),
+            backlog=backlog,
             engine=FakeEngine(),
             encoders=encoders,
             checkpoint_s=1.0,
             storage_retry_s=0.0,
             max_deliveries=1,
             destinations=ANY_FOLDER,
+            store_probe=StoreProbe(backlog),
             fetch_image=lambda request, shape: None,
             image_fetchers=fetchers,
         )

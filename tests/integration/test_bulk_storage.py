@@ -93,10 +93,17 @@ with Client(url, namespace=namespace) as client:
         if small == "tmp":
             workers.append(Worker(folder, place))
         else:
+            [error] = until(lambda: run.status().errors)
+            assert error.code == "storage_denied", error
+            assert error.message.endswith("the disk is full"), error
+            workers[0].await_log("claims none for 16 s, or until the store can be written")
             subprocess.run(["mount", "-o", "remount,size=20m", str(data)], check=True)
         status = run.wait(300)
         assert (status.state.value, status.images) == ("succeeded", 200), status
         assert run.verify().clean
+        assert run.status().errors == (), run.status()
+        written_again = "can be written again: this worker claims shards"
+        assert (written_again in workers[0].output()) == (small == "data"), workers[0].output()
         until(lambda: not [path for path in files_below(data) if path.name.startswith(".")])
         reason = "No space left" if small == "tmp" else "the disk is full"
         assert reason in workers[0].output(), workers[0].output()

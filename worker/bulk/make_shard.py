@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import redis
 
 from imagefleet.shared.bulk.commit_markers import read_marker
-from imagefleet.shared.bulk.file_layout import shard_name, stats_key
+from imagefleet.shared.bulk.file_layout import checkpoints_folder, shard_name, stats_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.shard_message import ShardMessage
 from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
@@ -25,12 +25,12 @@ from imagefleet.shared.errors import (
     PlanDamaged,
     StorageDenied,
     TooManyDeliveries,
-    WorkerError,
 )
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.text.printable import printable
 from imagefleet.worker.bulk.generate_rows import RowGenerator
+from imagefleet.worker.bulk.host_errors import as_host_error, is_of_store, may_pass
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.plan_check import (
     PlanReader,
@@ -83,6 +83,7 @@ class _ShardMaker:
         self._holder = (message.run, message.shard, self._attempt, context.claims.worker)
         self._samples = 1  # those that are planned, as soon as the plan is read
         self._missing_loras: Collection[str] = ()  # of the plan
+        self._spooled_bytes = 0  # of the samples that the store is to take
         self._host_error: ImagefleetError | None = None
         """Why this host cannot make the shard."""
 
@@ -120,8 +121,11 @@ class _ShardMaker:
                 self._missing_loras = plan.loras
                 raise LeaseLost(f"shard {self.name} is left to workers with its LoRA")
             with Spool() as spool:
-                failures = self._generate(plan, shard, spool)
-                self._store_shard(plan, shard, spool, failures)
+                try:
+                    failures = self._generate(plan, shard, spool)
+                    self._store_shard(plan, shard, spool, failures)
+                finally:
+                    self._spooled_bytes = spool.size
         self._delete_checkpoints()
 
     def _read_plan(self) -> Plan:
@@ -173,32 +177,27 @@ class _ShardMaker:
     def _handle_host_failure(self, error: Exception) -> None:
         """Requeue the shard and let this host claim none for a while, or fail the shard.
 
-        The rows are not the cause: the store is unavailable, or this host lacks space, rights or a
-        library. After too many attempts of any host the shard fails, unless the error may pass.
+        After too many attempts of any host the shard fails, unless the error may pass.
 
         Raises:
             LeaseLost: the shard must be requeued, or this attempt does not hold it.
         """
-        is_ours = isinstance(error, ImagefleetError)  # StorageUnavailable is an OSError, too
-        if isinstance(error, OSError) and not is_ours:  # the temporary folder is full
-            error = StorageDenied(str(error))
-        elif not isinstance(error, ImagefleetError):
-            log.exception("shard %s failed with an unexpected error", self.name)
-            error = WorkerError(f"{type(error).__name__}: {error}")
+        host_error = self._host_error = as_host_error(error, self.name)
         tries = self._context.runs.tries(self._message.run, self._message.shard)
-        may_pass = error.retryable and not isinstance(error, WorkerError)
-        if not may_pass and tries >= _MAX_TRIES_FACTOR * self._context.max_deliveries:
-            self.fail(error)
+        if not may_pass(host_error) and tries >= _MAX_TRIES_FACTOR * self._context.max_deliveries:
+            self.fail(host_error)
             return
-        self._host_error = error
         pause_s = self._context.backlog.back_off()
+        until, store = "", vars(self).get("_store")  # it may be what cannot be opened
+        if store is not None and is_of_store(error):
+            folder = checkpoints_folder(self.name)
+            self._context.store_probe.watch(store, folder, self._spooled_bytes)
+            until = ", or until the store can be written"
         log.error(
-            "shard %s is requeued for other workers; this one claims none for %.0f s: %s",
-            self.name,
-            pause_s,
-            error,
+            "shard %s is requeued for other workers; this one claims none for %.0f s%s: %s",
+            *(self.name, pause_s, until, host_error),
         )
-        raise LeaseLost(f"shard {self.name} is requeued for other workers: {error}") from error
+        raise LeaseLost(f"shard {self.name} is requeued for other workers: {host_error}") from error
 
     def fail(self, error: ImagefleetError) -> None:
         """Record that the whole shard failed. Raise LeaseLost if this attempt does not hold it."""

@@ -61,6 +61,11 @@ class Spool:
         )
         self._end += len(sample.image) + len(document)
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of all samples, also after the file was closed."""
+        return self._end
+
     def __contains__(self, key: object) -> bool:
         return key in self._positions
 

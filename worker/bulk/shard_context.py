@@ -12,6 +12,7 @@ from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.bulk.destinations import DestinationPolicy
+from imagefleet.worker.bulk.store_probe import StoreProbe
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import InitInput
 from imagefleet.worker.engine.contract.interface import Engine, Shape
@@ -41,6 +42,7 @@ class ShardContext:
     """Seconds to retry while the store is unavailable."""
     max_deliveries: int
     destinations: DestinationPolicy
+    store_probe: StoreProbe
 
     @classmethod
     def build(
@@ -67,6 +69,7 @@ class ShardContext:
             storage_retry_s=settings.storage_retry_s,
             max_deliveries=settings.max_deliveries,
             destinations=destinations,
+            store_probe=StoreProbe(backlog),
         )
 
     def retry_while_unavailable(self, act: Callable[[], T], what: str) -> T:

@@ -120,6 +120,16 @@ class RowBacklog:
             self._backoff_until = time.monotonic() + pause_s
         return pause_s
 
+    def is_in_pause(self) -> bool:
+        """Return whether this host wants no shard because it could not make one."""
+        with self._lock:
+            return not self._closed and time.monotonic() < self._backoff_until
+
+    def end_pause(self) -> None:
+        """Want shards again."""
+        with self._lock:
+            self._backoff_until = 0.0
+
     def reset_backoff(self) -> None:
         """Note that this host made a shard."""
         with self._lock:

@@ -1,5 +1,6 @@
 """The progress view of a run."""
 
+import re
 from io import StringIO
 from typing import Any
 
@@ -95,6 +96,40 @@ def test_cancelled_shards_are_shown_if_there_are_any() -> None:
     assert "cancelled" not in _text(none, Rates(0.0, none))
     some = _status(200, shards_by_state=dict.fromkeys(State, 1) | {State.CANCELLED: 3})
     assert "1 failed, 3 cancelled" in _text(some, Rates(0.0, some))
+
+
+def test_the_shown_count_does_not_fall_while_the_run_is_running() -> None:
+    counts = [0, 308, 292, 300, 398]
+    states = [*[State.RUNNING] * 4, State.SUCCEEDED]
+    statuses = [_status(n, state=state) for n, state in zip(counts, states, strict=True)]
+    times = iter([0.0, 0.0, 61.0, 122.0, 183.0, 244.0])
+    piped = StringIO()
+    last = watch(iter(statuses), Console(file=piped, width=200), lambda: next(times))
+    shown = re.findall(r"([0-9]+) of 400 images", piped.getvalue())
+    assert shown == ["308", "308", "308", "398"]
+    assert last.images == 398
+
+
+def test_the_view_and_its_lines_say_why_shards_were_left() -> None:
+    error = {
+        "code": "storage_denied",
+        "message": "cannot store /d/00000.tar: the disk is full",
+        "worker": "host-1:7:abc",
+        "at": 1_700_000_000,
+        "shards": 3,
+    }
+    failing = _status(200, errors=[error])
+    sentence = (
+        "storage_denied of 3 shards, last on host-1:7:abc at 22:13:20Z: cannot store /d/00000.tar: "
+        "the disk is full"
+    )
+    assert sentence in " ".join(_text(failing, Rates(0.0, failing)).split())
+    assert line(failing).splitlines()[1].strip() == sentence
+    times = iter([0.0, 0.0, 11.0, 22.0])
+    piped = StringIO()
+    ended = _status(398, state=State.SUCCEEDED)
+    watch(iter([_status(0), failing, ended]), Console(file=piped, width=40), lambda: next(times))
+    assert piped.getvalue().splitlines()[0].endswith(f"; {sentence}")
 
 
 def test_the_output_ends_with_one_newline_without_a_terminal() -> None:
