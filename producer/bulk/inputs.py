@@ -30,7 +30,7 @@ from imagefleet.producer.bulk.readers import (
     open_table,
 )
 from imagefleet.producer.bulk.stored_inputs import find_objects, is_hidden
-from imagefleet.producer.bulk.text_files import FileOptions
+from imagefleet.producer.bulk.text_files import FileOptions, error_named
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_not_data_frame
 from imagefleet.shared.storage import ObjectStore, folder_of
@@ -236,9 +236,5 @@ def _temporary_table(
     with tempfile.NamedTemporaryFile(prefix="imagefleet-input-") as file:
         write(file)
         file.flush()
-        try:
+        with error_named(Path(file.name), name):
             yield open_table(Path(file.name), name, options)
-        except InvalidRequest as error:
-            if error.value != file.name:
-                raise
-            raise InvalidRequest(error.field, name, error.limit) from None

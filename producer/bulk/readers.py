@@ -58,7 +58,9 @@ def open_table(path: Path, name: str, options: FileOptions = NOTHING_SAID) -> Ta
         ConfigurationError: the reader for this file type is not installed.
     """
     file_type = options.file_type or file_type_of(name)
-    reader = _TEXT if options.file_type is None and file_type == "txt" else _READERS[file_type]
+    if options.file_type is None and file_type == "txt":
+        file_type = UNNAMED_TEXT
+    reader = _READERS[file_type]
     options = replace(options, file_type=file_type)
     try:
         open_regular(path).close()
@@ -180,7 +182,10 @@ class _Reader:
     """Returns the columns as in `Table`."""
 
 
+UNNAMED_TEXT: Final = "text"
+"""It is the type of a text file of which nobody says that all its lines are prompts."""
 _READERS: Final = {
+    UNNAMED_TEXT: _Reader(read_text, lambda *_: ()),
     "txt": _Reader(_read_txt, lambda *_: ()),
     "csv": _Reader(read_csv, csv_columns),
     "tsv": _Reader(read_csv, csv_columns),
@@ -192,9 +197,7 @@ _READERS: Final = {
     "a1111": _Reader(read_a1111, lambda *_: None),
     "comfyui": _Reader(read_comfyui, lambda *_: None),
 }
-_TEXT: Final = _Reader(read_text, lambda *_: ())
-"""It reads a text file if nobody says that its lines are only prompts."""
-FILE_TYPES: Final = tuple(_READERS)
+FILE_TYPES: Final = tuple(each for each in _READERS if each != UNNAMED_TEXT)
 """The types of files that can be read."""
 _ENDS: Final = tuple(each for each in FILE_TYPES if each not in ("a1111", "comfyui"))
 """The types that the ends of names say."""

@@ -57,6 +57,8 @@ class FileOptions:
     delimiter: str | None = None
     """It stands between two cells of a CSV file."""
     encoding: str | None = None
+    any_line_end: bool = False
+    """Whether a carriage return ends a line of every text file; see `open_text`."""
     notes: Notes = field(default_factory=Notes, compare=False)
     """What the readers have to say about the files."""
 
@@ -101,6 +103,7 @@ def open_text(path: Path, options: FileOptions, *, any_line_end: bool = False) -
         InvalidRequest: it is no text, or damaged; also later, while it is read.
         ConfigurationError: the reader of its compression is not installed.
     """
+    any_line_end = any_line_end or options.any_line_end
     with error_about_text(str(path)), closing(_decompressed(path)) as file:
         yield decoded(file, str(path), options, any_line_end=any_line_end)
 
@@ -117,6 +120,17 @@ def error_about_text(name: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         limit = f"is not {error.encoding} throughout: {error.reason}"
         raise InvalidRequest("input", name, limit) from None
+
+
+@contextmanager
+def error_named(path: Path, name: str, advice: str = "") -> Iterator[None]:
+    """Name a copied file in errors of the block as the file that it was, and add advice to them."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.value != str(path):
+            raise
+        raise InvalidRequest(error.field, name, error.limit + advice) from None
 
 
 def without_mark(line: str) -> str:

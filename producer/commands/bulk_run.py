@@ -7,11 +7,11 @@ import click
 
 from imagefleet.producer.bulk.dataset_options import DEFAULT_SHARD_SIZE
 from imagefleet.producer.bulk.inputs import InputNames
-from imagefleet.producer.bulk.readers import FILE_TYPES
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.bulk_output import print_dry_run, print_rejected, watch_run
 from imagefleet.producer.commands.client_command import client_command
+from imagefleet.producer.commands.input_options import input_options
 from imagefleet.producer.commands.output import echo, echo_json, json_option
 from imagefleet.producer.commands.parameter_options import parameter_options
 from imagefleet.shared.bulk.plan import BulkFormat
@@ -39,13 +39,7 @@ def _require_inputs(
 @client_command
 @click.argument("inputs", nargs=-1, metavar="INPUT...", callback=_require_inputs)
 @click.argument("destination")
-@click.option(
-    "--input-format",
-    type=click.Choice(FILE_TYPES),
-    help="Type of the input. Default: as the names of the files end.",
-)
-@click.option("--delimiter", help="Between two cells of CSV files. Default: , and in .tsv a tab.")
-@click.option("--encoding", help="Of text files. Default: UTF-8, or as the file itself says.")
+@input_options("as the names of the files end.")
 @click.option(
     "--shard-size",
     type=int,
@@ -76,13 +70,6 @@ def _require_inputs(
     multiple=True,
     metavar="PARAMETER=COLUMN",
     help="Read a parameter from another column, as in prompt=caption.",
-)
-@click.option(
-    "--ignore-column",
-    "ignore_columns",
-    multiple=True,
-    metavar="COLUMN",
-    help="Leave a column out, as if the input did not have it.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Use only the first rows of the input.")
 @click.option("--dedupe", is_flag=True, help="Generate rows with equal parameters only once.")

@@ -208,6 +208,19 @@ def test_a_byte_order_mark_is_not_part_of_a_prompt_of_standard_input(run: Run) -
     assert prompts == ["a red star", "a blue star"]
 
 
+def test_rows_of_standard_input_become_jobs_with_their_parameters(run: Run) -> None:
+    rows = '{"prompt": "a", "id": "row-1", "seed": 7}\n{"prompt": "b"}\n'
+    done = run("submit", "-", "--num-inference-steps", "3", stdin=rows)
+    first, second = done.stdout.split()
+    assert first == "row-1"
+    request = json.loads(run("status", first, "--json").stdout)["request"]
+    assert (request["seed"], request["num_inference_steps"]) == (7, 3)
+    assert json.loads(run("status", second, "--json").stdout)["request"]["prompt"] == "b"
+    done = run("submit", "-", "--input-format", "csv", stdin='prompt,seed\n"a, b",5\nc,x\n')
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "row 1: seed='x'" in done.stderr
+
+
 def test_lines_of_standard_input_are_checked_with_the_files_of_all(
     run: Run, tmp_path: Path
 ) -> None:
