@@ -5,7 +5,7 @@ Input: options. Output: a `DatasetSpec`, or an error that names the option, its 
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from imagefleet.producer.bulk.column_names import check_parameters, checked_ignored_columns
 from imagefleet.producer.bulk.plan_builder import DatasetSpec
@@ -19,15 +19,13 @@ from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, ROW_PARAMETERS, default_of
 from imagefleet.shared.jobs.request import JobRequest
 
-DEFAULT_SHARD_SIZE: Final = 1_000
-
 
 def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
     images: RowImages,
     *,
     format: BulkFormat | str = BulkFormat.WEBDATASET,
     image_format: ImageFormat | str = ImageFormat.PNG,
-    shard_size: int = DEFAULT_SHARD_SIZE,
+    shard_size: int | None = None,
     seed: int = 0,
     columns: Mapping[str, str] | None = None,
     ignore_columns: Iterable[str] = (),
@@ -42,6 +40,8 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
 
     Args:
         ignore_columns: columns of the input that are neither read nor copied.
+        shard_size: images per shard. None: 1,000, or fewer if several workers live and would not
+            get work.
         limit: rows of the input to use, the first ones.
         parameters: parameters of all rows, with diffusers' names.
 

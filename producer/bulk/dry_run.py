@@ -19,13 +19,15 @@ from imagefleet.producer.bulk.planner import (
     check_columns,
     check_no_other_dataset,
     check_same_work,
+    keep_shard_size,
     read_plan,
 )
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowPlanner, Size
+from imagefleet.producer.bulk.shard_sizes import ShardSizing
 from imagefleet.producer.bulk.start_run import open_new_destination
-from imagefleet.producer.bulk.worker_formats import check_formats
+from imagefleet.producer.bulk.worker_formats import check_formats, living_workers
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.jobs.offers import Offer
@@ -86,14 +88,16 @@ def dry_run(
     offers = connection.offers()
     images = RowImages(read_files=upload_files)
     spec = parse_spec(images, **options)
-    planner = RowPlanner(spec.defaults, offers, images)
     url, store = open_new_destination(destination, connection)
     sources = find_sources(rows, input_format, url, delimiter=delimiter, encoding=encoding)
-    statuses = connection.worker_statuses()
-    check_formats(spec, offers, statuses)
+    living = living_workers(spec.defaults.model, offers, connection.worker_statuses())
+    check_formats(spec, living)
     existing = read_plan(store)
+    spec = keep_shard_size(spec, existing)
+    planner = RowPlanner(spec.defaults, offers, images)
     check_columns(sources, spec.defaults)
-    with PlanBuilder(spec, planner, _UnwrittenShards()) as builder:
+    sizing = ShardSizing.of(living)
+    with PlanBuilder(spec, planner, _UnwrittenShards(), sizing) as builder:
         add_rows(sources, spec, builder)
         plan = builder.finish(None)
         rejected_rows = tuple(builder.rejected.first(_MAX_LISTED_ROWS))
@@ -102,11 +106,7 @@ def dry_run(
     else:
         check_no_other_dataset(plan, store)
     offer = offers.get(spec.defaults.model or DEFAULT_MODEL)
-    workers = [
-        each
-        for each in statuses
-        if offer and each.model == offer.model and each.state is WorkerState.READY
-    ]
+    workers = [each for each in living if offer and each.state is WorkerState.READY]
     seconds, unknown = _seconds(builder.image_steps, offer, workers)
     pixels = _pixels(plan.shards, offer)
     return DryRun(

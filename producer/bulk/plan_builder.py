@@ -20,6 +20,7 @@ from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_validation import PlannedRow, RowDefaults, RowPlanner, Size
 from imagefleet.producer.bulk.rows import RejectedRow, Row
+from imagefleet.producer.bulk.shard_sizes import ShardSizing
 from imagefleet.shared.bulk.file_layout import MAX_ROWS, shard_name
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
 from imagefleet.shared.errors import InvalidRequest
@@ -59,12 +60,27 @@ class PlanBuilder:
     Rows are numbered through all tables, with the blank lines between them.
     """
 
-    def __init__(self, spec: DatasetSpec, planner: RowPlanner, writer: ShardWriter) -> None:
+    def __init__(
+        self,
+        spec: DatasetSpec,
+        planner: RowPlanner,
+        writer: ShardWriter,
+        sizing: ShardSizing | None = None,
+    ) -> None:
         """
+        Args:
+            sizing: chooses the size of the shards if `spec` has none.
+
         Raises:
             InvalidRequest: the shard size of `spec` is out of range.
         """
-        check_whole_number("shard_size", spec.defaults.shard_size, 1, MAX_SHARD_SIZE)
+        self._shard_size = spec.defaults.shard_size
+        if self._shard_size is not None:
+            check_whole_number("shard_size", self._shard_size, 1, MAX_SHARD_SIZE)
+        self._sizing = sizing or ShardSizing()
+        self._waiting: list[PlannedRow] = []
+        """Rows that wait for the size of their shards."""
+        self._waiting_images = 0
         self.rejected = RejectedRowsFile()
         self.image_steps: Counter[Size] = Counter()
         """Denoising steps of all images by size, as far as the workers' defaults are known."""
@@ -105,18 +121,34 @@ class PlanBuilder:
         if self._seen is not None and not self._seen.is_new(planned):
             self._duplicates += 1
             return
-        shard = self._open.get(planned.size)
-        if shard is None:
-            shard = self._open[planned.size] = OpenShard()
-        if shard.samples + planned.images > self._spec.defaults.shard_size:
-            self._close(planned.size, shard)
-            shard = self._open[planned.size] = OpenShard()
-        shard.lines.append(planned.line)
-        shard.samples += planned.images
         for field in planned.counted:
             self._counts[field] += 1
         self._loras.update(name for name, _ in planned.loras)
         self.image_steps[planned.size] += planned.images * planned.steps
+        if self._shard_size is not None:
+            self._place(planned, self._shard_size)
+            return
+        self._waiting.append(planned)
+        self._waiting_images += planned.images
+        if self._waiting_images > self._sizing.enough_images:
+            self._place_waiting(self._sizing.size_if_enough())
+
+    def _place_waiting(self, shard_size: int) -> None:
+        """Put the waiting rows into shards of this size, which later rows get too."""
+        self._shard_size = shard_size
+        for planned in self._waiting:
+            self._place(planned, shard_size)
+        self._waiting.clear()
+
+    def _place(self, planned: PlannedRow, shard_size: int) -> None:
+        shard = self._open.get(planned.size)
+        if shard is None:
+            shard = self._open[planned.size] = OpenShard()
+        if shard.samples + planned.images > shard_size:
+            self._close(planned.size, shard)
+            shard = self._open[planned.size] = OpenShard()
+        shard.lines.append(planned.line)
+        shard.samples += planned.images
 
     def finish(self, offer: Offer | None) -> Plan:
         """Write the last shards and return the plan.
@@ -128,6 +160,9 @@ class PlanBuilder:
             InvalidRequest: no row can be generated.
             StorageDenied, StorageUnavailable: a row file cannot be written.
         """
+        if self._shard_size is None:
+            largest = max((row.images for row in self._waiting), default=1)
+            self._place_waiting(self._sizing.size_of(self._waiting_images, largest))
         if not self._shards and not self._open:
             limit = f"has no row that can be generated{self.rejected.first_reason}"
             raise InvalidRequest("input", _describe(self._tables).name, limit)
@@ -141,7 +176,7 @@ class PlanBuilder:
         return Plan(
             format=self._spec.format,
             image_format=self._spec.image_format,
-            shard_size=defaults.shard_size,
+            shard_size=self._shard_size,
             parameters=defaults.parameters,
             seed=defaults.seed,
             model=defaults.model,

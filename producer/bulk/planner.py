@@ -6,6 +6,7 @@ whatever other files it holds. A destination that holds another plan is refused 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from imagefleet.producer.bulk.column_names import MAX_COLUMNS
 from imagefleet.producer.bulk.copied_columns import escape_surrogates
@@ -15,6 +16,7 @@ from imagefleet.producer.bulk.plan_writer import PlanWriter
 from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults, RowPlanner
+from imagefleet.producer.bulk.shard_sizes import ShardSizing
 from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN
 from imagefleet.shared.bulk.plan import NOT_IN_DATASET_DIGEST, Plan
 from imagefleet.shared.bulk.summary import read_summary
@@ -31,20 +33,22 @@ def plan_dataset(
     store: ObjectStore,
     offers: dict[str, Offer],
     images: RowImages,
+    sizing: ShardSizing | None = None,
 ) -> tuple[Plan, bool]:
     """Write the plan for the rows of `sources` to `store`. Return it, and whether the store already
-    held it.
+    held it. `sizing` chooses the size of its shards, unless `spec` has one, or the plan in `store`.
 
     Raises:
         InvalidRequest: the input or a parameter of all rows is wrong, or no row can be generated.
         PlanConflict: the store holds another plan, or a finished dataset of another one.
         StorageDenied, StorageUnavailable: the plan cannot be written; no plan is left behind.
     """
-    planner = RowPlanner(spec.defaults, offers, images)
     existing = read_plan(store)
+    spec = keep_shard_size(spec, existing)
+    planner = RowPlanner(spec.defaults, offers, images)
     check_columns(sources, spec.defaults)
     writer = PlanWriter(store, existing)
-    with writer, PlanBuilder(spec, planner, writer) as builder:
+    with writer, PlanBuilder(spec, planner, writer, sizing) as builder:
         add_rows(sources, spec, builder)
         images.finish()
         plan = builder.finish(offers.get(spec.defaults.model or DEFAULT_MODEL))
@@ -82,6 +86,13 @@ def add_rows(sources: Sequence[TableSource], spec: DatasetSpec, builder: PlanBui
                     break
                 builder.add(row)
                 wanted -= row is not None
+
+
+def keep_shard_size(spec: DatasetSpec, existing: Plan | None) -> DatasetSpec:
+    """Return `spec` with the shard size of the plan that is there, unless the user chose one."""
+    if existing is None or spec.defaults.shard_size is not None:
+        return spec
+    return replace(spec, defaults=replace(spec.defaults, shard_size=existing.shard_size))
 
 
 def read_plan(store: ObjectStore) -> Plan | None:

@@ -35,7 +35,7 @@ from imagefleet.shared.jobs.parameter_lookups import (
     has_neutral_value,
     is_used,
 )
-from imagefleet.shared.jobs.parameter_types import MAX_PROMPT_CHARACTERS
+from imagefleet.shared.jobs.parameter_types import MAX_IMAGES, MAX_PROMPT_CHARACTERS
 from imagefleet.shared.jobs.prompt_text import is_blank
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
@@ -63,11 +63,17 @@ class RowDefaults:
     size: Size
     model: str | None
     seed: int
-    shard_size: int
+    shard_size: int | None
+    """None: `ShardSizing` chooses it."""
     columns: Mapping[str, str]
     """Parameter to the input column that holds it."""
     ignored_columns: frozenset[str] = frozenset()
     """Columns that are neither read nor copied."""
+
+    @property
+    def max_images(self) -> int:
+        """Return how many images a row may have: all of them are in one shard."""
+        return MAX_IMAGES if self.shard_size is None else self.shard_size
 
 
 class PlannedRow(NamedTuple):
@@ -115,7 +121,7 @@ class RowPlanner:
         self._common_loras = common.loras
         self._common_counted = _counted(common)
         self._common_values = {name: getattr(common, name) for name in _COMPARED_FIELDS}
-        if self._images > defaults.shard_size:
+        if self._images > defaults.max_images:
             limit = f"must be at least {self._images}, the number of images of one row"
             raise InvalidRequest("shard_size", defaults.shard_size, limit)
         self._prompt = defaults.columns.get("prompt", "prompt")
@@ -174,8 +180,8 @@ class RowPlanner:
             raise RowRejected("model", parameters["model"], "a run uses one model for all rows")
         request = self._request(parameters, folder)
         images = len(request.images)
-        if images > self._defaults.shard_size:
-            limit = f"must be at most the shard size, {self._defaults.shard_size}"
+        if images > self._defaults.max_images:
+            limit = f"must be at most the shard size, {self._defaults.max_images}"
             raise RowRejected("num_images_per_prompt", images, limit)
         fields = {
             name: getattr(request, name) for name in parameters if name in ShardRow.model_fields

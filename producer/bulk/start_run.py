@@ -16,7 +16,8 @@ from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.regenerate import SubmittedJob, regenerate
 from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
-from imagefleet.producer.bulk.worker_formats import check_formats
+from imagefleet.producer.bulk.shard_sizes import ShardSizing
+from imagefleet.producer.bulk.worker_formats import check_formats, living_workers
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.bulk.file_layout import PLAN
 from imagefleet.shared.bulk.image_folders import image_folder_around
@@ -74,8 +75,10 @@ def start(
         url, store = open_new_destination(destination, connection)
         sources = find_sources(rows, input_format, url, delimiter=delimiter, encoding=encoding)
         offers = connection.offers()
-        check_formats(spec, offers, connection.worker_statuses())
-        plan, _ = plan_dataset(sources, spec, store, offers, images)
+        workers = living_workers(spec.defaults.model, offers, connection.worker_statuses())
+        check_formats(spec, workers)
+        sizing = ShardSizing.of(workers)
+        plan, _ = plan_dataset(sources, spec, store, offers, images, sizing)
     run = _bulk_run(connection, submit, url, store, plan)
     run.resume(max_failures=max_failures, priority=priority)
     return run

@@ -22,20 +22,24 @@ _MAX_HOSTS: Final = 3
 """A sentence names at most so many hosts."""
 
 
-def check_formats(
-    spec: DatasetSpec, offers: Mapping[str, Offer], statuses: Iterable[WorkerStatus]
-) -> None:
-    """Check that a worker can write the formats of a run, if workers of its model live.
-
-    Raises:
-        InvalidRequest: none of them can.
-    """
-    offer = offers.get(spec.defaults.model or DEFAULT_MODEL)
-    workers = [
+def living_workers(
+    model: str | None, offers: Mapping[str, Offer], statuses: Iterable[WorkerStatus]
+) -> list[WorkerStatus]:
+    """Return the workers that live and serve a model, or do not say which they serve."""
+    offer = offers.get(model or DEFAULT_MODEL)
+    return [
         each
         for each in statuses
         if each.state not in _LEAVING and (offer is None or each.model in ("", offer.model))
     ]
+
+
+def check_formats(spec: DatasetSpec, workers: Sequence[WorkerStatus]) -> None:
+    """Check that one of the `living_workers` can write the formats of a run, if there are any.
+
+    Raises:
+        InvalidRequest: none of them can.
+    """
     for field, wanted in (("format", spec.format), ("image_format", spec.image_format)):
         without = workers_without(wanted, workers)
         if without and len(without) == len(workers):

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import click
 
-from imagefleet.producer.bulk.dataset_options import DEFAULT_SHARD_SIZE
 from imagefleet.producer.bulk.inputs import InputNames
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY
+from imagefleet.producer.bulk.shard_sizes import DEFAULT_SHARD_SIZE
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.bulk_output import print_dry_run, print_rejected, watch_run
 from imagefleet.producer.commands.client_command import client_command
@@ -43,9 +43,8 @@ def _require_inputs(
 @click.option(
     "--shard-size",
     type=int,
-    default=DEFAULT_SHARD_SIZE,
-    show_default=True,
-    help="Images per shard.",
+    help=f"Images per shard. Default: {DEFAULT_SHARD_SIZE:,}, or fewer so that each living worker "
+    "gets some shards.",
 )
 @click.option(
     "--format",

@@ -324,6 +324,17 @@ def test_a_host_that_cannot_make_a_shard_requeues_it_for_other_workers(
     assert not client.hgetall(f"{namespace}:deliveries")
 
 
+def test_two_hosts_share_a_run_of_few_rows(
+    start: StartWorker, tmp_path: Path, producer: Client
+) -> None:
+    workers = [start(IMAGEFLEET_MODEL="fake:seconds=0.1,capacity=8") for _ in range(2)]
+    for worker in workers:
+        worker.await_log("ready after")
+    assert producer.dry_run_bulk([f"{n}" for n in range(498)], tmp_path / "data").shards == 8
+    ended = producer.bulk([f"{n}" for n in range(498)], tmp_path / "data").wait(900)
+    assert (ended.state, ended.images, len(ended.images_by_worker)) == (State.SUCCEEDED, 498, 2)
+
+
 def test_a_run_that_no_living_worker_can_write_is_refused_at_once(
     start: StartWorker, settings: dict[str, str], namespace: str, tmp_path: Path, producer: Client
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from imagefleet.producer.bulk.dataset_options import parse_spec
 from imagefleet.producer.bulk.row_images import RowImages
-from imagefleet.producer.bulk.worker_formats import check_formats, workers_without
+from imagefleet.producer.bulk.worker_formats import check_formats, living_workers, workers_without
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
@@ -36,17 +36,17 @@ def _worker(name: str, *formats: str, **changes: Any) -> WorkerStatus:
     ],
 )
 def test_a_run_starts_if_a_worker_may_be_able_to_write_it(workers: list[WorkerStatus]) -> None:
-    check_formats(SPEC, {}, workers)
+    check_formats(SPEC, living_workers(None, {}, workers))
 
 
 def test_a_run_that_no_worker_can_write_is_refused_with_the_hosts() -> None:
     workers = [_worker(name) for name in "abcde"]
     leaves = _worker("z", "parquet", state=WorkerState.DRAINING)
     with pytest.raises(InvalidRequest) as refused:
-        check_formats(SPEC, {}, [*workers, leaves])
+        check_formats(SPEC, living_workers(None, {}, [*workers, leaves]))
     assert (refused.value.field, refused.value.value) == ("format", "parquet")
     assert "on a, b, c, 2 more install imagefleet" in str(refused.value)
     pillow = _worker("a", "parquet", image_formats=("png", "jpeg"))
     with pytest.raises(InvalidRequest, match="image_format='webp': no living worker can write it"):
-        check_formats(SPEC, {}, [pillow])
+        check_formats(SPEC, [pillow])
     assert workers_without(BulkFormat.FILES, workers) == []
