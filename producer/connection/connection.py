@@ -17,6 +17,7 @@ from imagefleet.shared.jobs.listing import JobListing
 from imagefleet.shared.jobs.model import TERMINAL, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
+from imagefleet.shared.jobs.record_marks import Mark, read_marks
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.jobs.tenants import Tenants
@@ -84,6 +85,11 @@ class Connection:
             if isinstance(answer, JobStatus) and answer.result is not None:
                 answer.result.bind(self.store_of)
         return answers
+
+    def read_marks(self, job_ids: list[str]) -> list[Mark]:
+        """Return for each job what changes with its record; see `record_marks`."""
+        with self.translate_errors():
+            return read_marks(self.redis, self.settings.namespace, job_ids)
 
     def cancel(self, job_id: str) -> State:
         """Cancel a job, and return its state now; see `Client.cancel`."""

@@ -1,0 +1,98 @@
+"""Hear which jobs change, over one connection for all of them.
+
+Input: job ids. Output: the ids of those whose records have changed. This module reads no records.
+"""
+
+import logging
+import time
+from collections.abc import Set
+from typing import Any, Final
+
+from imagefleet.producer.connection.connection import Connection
+from imagefleet.producer.connection.outages import RETRY_S
+from imagefleet.shared.jobs.redis_keys import changes_channel
+
+_REFUSED_S: Final = 60.0
+"""Seconds until a user that may not subscribe tries again: it may have got the right."""
+_MAX_UNANSWERED: Final = 500
+"""Pings without an answer after which the connection is given up. One is sent with each look for
+messages, 30 s after the last message."""
+
+log = logging.getLogger(__name__)
+
+
+class ChangeSubscription:
+    """The subscription to the changes of the jobs that are watched. One thread uses it.
+
+    It hears nothing while Redis is away or refuses it, and subscribes again afterwards.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._redis: Any = connection.redis  # redis-py has no types for this part
+        self._prefix = changes_channel(connection.settings.namespace, "")
+        self._pubsub: Any = None
+        self._followed: Set[str] = frozenset()
+        self._retry_at = 0.0
+        self._is_broken = False
+
+    def hear(self, job_ids: Set[str], seconds: float) -> set[str]:
+        """Follow exactly these jobs. Return those that changed within `seconds`, which it takes.
+
+        A job is also returned when its subscription begins: what changed before is not heard.
+        """
+        from redis import RedisError
+
+        deadline = time.monotonic() + seconds
+        try:
+            if time.monotonic() >= self._retry_at:
+                self._follow(job_ids)
+                return self._receive(deadline)
+        except RedisError as error:
+            self._break_off(error)
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        return set()
+
+    def close(self) -> None:
+        """End all subscriptions, and close the connection."""
+        if self._pubsub is not None:
+            self._pubsub.close()
+        self._pubsub, self._followed = None, frozenset()
+
+    def _follow(self, job_ids: Set[str]) -> None:
+        pubsub = self._pubsub = self._pubsub or self._redis.pubsub()
+        if new := job_ids - self._followed:
+            pubsub.subscribe(*(self._prefix + job_id for job_id in new))
+        if old := self._followed - job_ids:
+            pubsub.unsubscribe(*(self._prefix + job_id for job_id in old))
+        self._followed = frozenset(job_ids)
+
+    def _receive(self, deadline: float) -> set[str]:
+        from redis import TimeoutError as RedisTimeoutError
+
+        heard: set[str] = set()
+        while self._followed and (left := deadline - time.monotonic()) > 0:
+            message = self._pubsub.get_message(timeout=left)
+            if message is not None and message["type"] in ("message", "subscribe"):
+                heard.add(message["channel"].removeprefix(self._prefix))
+                self._is_broken = False
+            if self._pubsub.health_check_response_counter > _MAX_UNANSWERED:
+                raise RedisTimeoutError("Redis does not answer on the connection for changes")
+        return heard
+
+    def _break_off(self, error: Exception) -> None:
+        """Give the connection up, and try again later."""
+        from redis.exceptions import NoPermissionError
+
+        refused = isinstance(error, NoPermissionError)
+        if not self._is_broken:
+            log.warning(
+                "cannot hear changes of jobs (%s); %s",
+                error,
+                f"records are read every few seconds instead: the user of Redis needs "
+                f"&{self._prefix}* of docs/redis.md"
+                if refused
+                else "trying again",
+            )
+        self._is_broken = True
+        self._retry_at = time.monotonic() + (_REFUSED_S if refused else RETRY_S)
+        self.close()
