@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from imagefleet.producer.bulk.alternatives import NO_ALTERNATIVES, Alternatives, Mode
 from imagefleet.producer.bulk.column_names import check_parameters, checked_ignored_columns
 from imagefleet.producer.bulk.plan_builder import DatasetSpec
 from imagefleet.producer.bulk.row_images import RowImages
@@ -30,6 +31,8 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
     columns: Mapping[str, str] | None = None,
     ignore_columns: Iterable[str] = (),
     dedupe: bool = False,
+    alternatives: str | None = None,
+    wildcards: str | Path | None = None,
     limit: int | None = None,
     height: int | None = None,
     width: int | None = None,
@@ -42,6 +45,9 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
         ignore_columns: columns of the input that are neither read nor copied.
         shard_size: images per shard. None: 1,000, or fewer if several workers live and would not
             get work.
+        alternatives: `combinatorial` or `random`, which expand `{red|blue}` and wildcards in
+            prompts; by default `random` if there are wildcards, else they are text.
+        wildcards: folder with the lines of `__color__` in `color.txt`.
         limit: rows of the input to use, the first ones.
         parameters: parameters of all rows, with diffusers' names.
 
@@ -75,8 +81,17 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
         format=dataset_format,
         image_format=file_format,
         dedupe=dedupe,
+        alternatives=_alternatives(alternatives, wildcards),
         limit=limit,
     )
+
+
+def _alternatives(mode: str | None, wildcards: str | Path | None) -> Alternatives:
+    if mode is None and wildcards is None:
+        return NO_ALTERNATIVES
+    folder = None if wildcards is None else Path(wildcards).expanduser()
+    chosen = Mode.RANDOM if mode is None else _one_of(Mode, "alternatives", mode)
+    return Alternatives(mode=chosen, wildcards=folder)
 
 
 def _row_parameters(given: dict[str, Any]) -> RowParameters:

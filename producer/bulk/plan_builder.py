@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
+from imagefleet.producer.bulk.alternatives import NO_ALTERNATIVES, Alternatives
 from imagefleet.producer.bulk.plan_writer import OpenShard
 from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
@@ -40,6 +41,7 @@ class DatasetSpec:
     format: BulkFormat
     image_format: ImageFormat
     dedupe: bool = False
+    alternatives: Alternatives = NO_ALTERNATIVES
     limit: int | None = None
     """It is the number of first rows of the input to use. None: all."""
 
@@ -97,18 +99,18 @@ class PlanBuilder:
         self._tables: list[tuple[str, str | None]] = []
         """Name and digest of each table."""
         self._folder: Path | None = None
-        self._next_row = self._first_row = 0
+        self.next_row = self._first_row = 0
 
     def begin(self, table: Table, folder: Path | None) -> None:
         """Begin with the rows of the next table. See `TableSource.folder`."""
         self._tables.append((table.name, table.sha256()))
         self._folder = folder
-        self._first_row = self._next_row
+        self._first_row = self.next_row
 
     def add(self, row: Row | None) -> None:
         """Add the next row, or a blank line, which only takes a number."""
-        number = self._next_row
-        self._next_row += 1
+        number = self.next_row
+        self.next_row += 1
         if row is None:
             return
         planned = self._planner.plan_row(number, row, self._folder)

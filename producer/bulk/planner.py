@@ -5,9 +5,12 @@ open shard per image size. `plan.json` is written last: a destination without it
 whatever other files it holds. A destination that holds another plan is refused and stays unchanged.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
+from imagefleet.producer.bulk.alternatives import find
 from imagefleet.producer.bulk.column_names import MAX_COLUMNS
 from imagefleet.producer.bulk.copied_columns import escape_surrogates
 from imagefleet.producer.bulk.inputs import TableSource
@@ -16,6 +19,7 @@ from imagefleet.producer.bulk.plan_writer import PlanWriter
 from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults, RowPlanner
+from imagefleet.producer.bulk.rows import Row
 from imagefleet.producer.bulk.shard_sizes import ShardSizing
 from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN
 from imagefleet.shared.bulk.plan import NOT_IN_DATASET_DIGEST, Plan
@@ -25,6 +29,14 @@ from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.base import check_size
+from imagefleet.shared.text.printable import printable
+
+log = logging.getLogger(__name__)
+
+_NOT_EXPANDED: Final = (
+    "%s: row %d holds %s, which is read as text; --alternatives and --wildcards (in Python "
+    "alternatives= and wildcards=) expand it"
+)
 
 
 def plan_dataset(
@@ -81,7 +93,7 @@ def add_rows(sources: Sequence[TableSource], spec: DatasetSpec, builder: PlanBui
         with source.open() as table:
             _check_columns(spec.defaults, table)
             builder.begin(table, source.folder)
-            for row in table.rows:
+            for row in _expanded(table, spec, builder):
                 if wanted <= 0:
                     break
                 builder.add(row)
@@ -93,6 +105,36 @@ def keep_shard_size(spec: DatasetSpec, existing: Plan | None) -> DatasetSpec:
     if existing is None or spec.defaults.shard_size is not None:
         return spec
     return replace(spec, defaults=replace(spec.defaults, shard_size=existing.shard_size))
+
+
+def _expanded(table: Table, spec: DatasetSpec, builder: PlanBuilder) -> Iterator[Row | None]:
+    """Yield the rows of a table, with their alternatives if the run expands them."""
+    columns, seed = spec.defaults.columns, spec.defaults.seed
+    if spec.alternatives.mode is None:
+        yield from _noticing(table, columns, builder)
+        return
+    for row in table.rows:
+        if row is None:
+            yield row
+        else:
+            yield from spec.alternatives.rows_of(
+                row, builder.next_row, run_seed=seed, columns=columns
+            )
+
+
+def _noticing(
+    table: Table, columns: Mapping[str, str], builder: PlanBuilder
+) -> Iterator[Row | None]:
+    """Yield the rows of a table, and warn of the first one with alternatives."""
+    for row in table.rows:
+        # Most rows are plain prompts; this looks at them in 0.1 µs each.
+        is_plain = type(row) is str and "{" not in row and "__" not in row
+        if not is_plain and (text := find(row, columns)):
+            log.warning(_NOT_EXPANDED, table.name, builder.next_row, printable(text, 60))
+            yield row
+            break
+        yield row
+    yield from table.rows
 
 
 def read_plan(store: ObjectStore) -> Plan | None:

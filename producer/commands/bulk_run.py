@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import click
 
+from imagefleet.producer.bulk.alternatives import Mode
 from imagefleet.producer.bulk.inputs import InputNames
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY
 from imagefleet.producer.bulk.shard_sizes import DEFAULT_SHARD_SIZE
@@ -71,6 +72,17 @@ def _require_inputs(
     help="Read a parameter from another column, as in prompt=caption.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Use only the first rows of the input.")
+@click.option(
+    "--alternatives",
+    type=_choice(Mode),
+    help="Expand {red|blue|3::green} in prompts: to all combinations, or to those that the row's "
+    "seed draws.",
+)
+@click.option(
+    "--wildcards",
+    type=click.Path(exists=True, file_okay=False),
+    help="Expand __color__ in prompts to a line of color.txt in this folder.",
+)
 @click.option("--dedupe", is_flag=True, help="Generate rows with equal parameters only once.")
 @click.option("--max-failures", type=int, help="Stop the run when more images than this fail.")
 @click.option(
