@@ -10,6 +10,7 @@ from typing import Any
 from imagefleet.producer.bulk.alternatives import NO_ALTERNATIVES, Alternatives, Mode
 from imagefleet.producer.bulk.column_names import check_parameters, checked_ignored_columns
 from imagefleet.producer.bulk.plan_builder import DatasetSpec
+from imagefleet.producer.bulk.rejected_limit import RejectedLimit
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.producer.connection.input_images import INPUT_FIELDS
@@ -34,6 +35,7 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
     alternatives: str | None = None,
     wildcards: str | Path | None = None,
     limit: int | None = None,
+    max_rejected: int | str | None = None,
     height: int | None = None,
     width: int | None = None,
     model: str | None = None,
@@ -49,6 +51,8 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
             prompts; by default `random` if there are wildcards, else they are text.
         wildcards: folder with the lines of `__color__` in `color.txt`.
         limit: rows of the input to use, the first ones.
+        max_rejected: refuse the run if more rows than this are rejected: a number, or a percentage
+            of all rows, as "2%".
         parameters: parameters of all rows, with diffusers' names.
 
     Raises:
@@ -83,6 +87,7 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
         dedupe=dedupe,
         alternatives=_alternatives(alternatives, wildcards),
         limit=limit,
+        max_rejected=None if max_rejected is None else RejectedLimit.parse(max_rejected),
     )
 
 

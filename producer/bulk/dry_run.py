@@ -6,7 +6,7 @@ uploaded or queued.
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +53,8 @@ class DryRun:
     rejected: int
     rejected_rows: tuple[Mapping[str, object], ...]
     """The first of them are listed: row, field, value, reason."""
+    refused: str | None
+    """It is the sentence that refuses the run because of these rows. None: it would start."""
     is_planned: bool
     """Whether the destination holds this plan already, so that the run would resume it."""
     workers: int
@@ -88,6 +90,7 @@ def dry_run(
     offers = connection.offers()
     images = RowImages(read_files=upload_files)
     spec = parse_spec(images, **options)
+    most, spec = spec.max_rejected, replace(spec, max_rejected=None)  # first list the rows
     url, store = open_new_destination(destination, connection)
     sources = find_sources(rows, input_format, url, delimiter=delimiter, encoding=encoding)
     living = living_workers(spec.defaults.model, offers, connection.worker_statuses())
@@ -105,6 +108,8 @@ def dry_run(
         check_same_work(existing, plan, store)
     else:
         check_no_other_dataset(plan, store)
+    all_rows = plan.rows + plan.duplicates + plan.rejected
+    refused = most and most.exceeded(plan.rejected, all_rows)
     offer = offers.get(spec.defaults.model or DEFAULT_MODEL)
     workers = [each for each in living if offer and each.state is WorkerState.READY]
     seconds, unknown = _seconds(builder.image_steps, offer, workers)
@@ -118,6 +123,7 @@ def dry_run(
         duplicates=plan.duplicates,
         rejected=plan.rejected,
         rejected_rows=rejected_rows,
+        refused=None if refused is None else str(refused),
         is_planned=existing is not None,
         workers=len(workers),
         seconds=seconds,

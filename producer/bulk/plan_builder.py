@@ -19,6 +19,7 @@ from imagefleet.producer.bulk.alternatives import NO_ALTERNATIVES, Alternatives
 from imagefleet.producer.bulk.plan_writer import OpenShard
 from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
+from imagefleet.producer.bulk.rejected_limit import RejectedLimit
 from imagefleet.producer.bulk.row_validation import PlannedRow, RowDefaults, RowPlanner, Size
 from imagefleet.producer.bulk.rows import RejectedRow, Row
 from imagefleet.producer.bulk.shard_sizes import ShardSizing
@@ -44,6 +45,8 @@ class DatasetSpec:
     alternatives: Alternatives = NO_ALTERNATIVES
     limit: int | None = None
     """It is the number of first rows of the input to use. None: all."""
+    max_rejected: RejectedLimit | None = None
+    """More rejected rows refuse the run. None: any number of them may be left out."""
 
 
 class ShardWriter(Protocol):
@@ -159,7 +162,7 @@ class PlanBuilder:
             offer: of the run's model, with its digest and those of its LoRA.
 
         Raises:
-            InvalidRequest: no row can be generated.
+            InvalidRequest: no row can be generated, or too many are rejected.
             StorageDenied, StorageUnavailable: a row file cannot be written.
         """
         if self._shard_size is None:
@@ -172,6 +175,11 @@ class PlanBuilder:
         for size, shard in self._open.items():
             self._close(size, shard)
         shards = tuple(shard.result() for shard in self._shards)
+        rejected = self.rejected.count
+        if self._spec.max_rejected is not None:
+            all_rows = self._rows + self._duplicates + rejected
+            if (error := self._spec.max_rejected.exceeded(rejected, all_rows)) is not None:
+                raise error
         self._writer.put_rejected(self.rejected)
         defaults = self._spec.defaults
         counts: dict[str, Any] = self._counts
@@ -191,7 +199,7 @@ class PlanBuilder:
             source=_describe(self._tables),
             rows=self._rows,
             samples=self._samples,
-            rejected=self.rejected.count,
+            rejected=rejected,
             duplicates=self._duplicates,
             shards=shards,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),

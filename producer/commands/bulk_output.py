@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Final
+from typing import Final, NoReturn
 
 from rich.console import Console
 
@@ -18,6 +18,9 @@ from imagefleet.shared.text.printable import counted
 
 MAX_LISTED_ROWS: Final = 20
 """Maximum rows that are printed one by one; files in the destination list all of them."""
+
+EXIT_REJECTED: Final = 3
+"""The exit code if all went well but rows were rejected."""
 
 
 def print_rejected(count: int, first: Iterable[Mapping[str, object]], listed_in: str) -> None:
@@ -45,11 +48,30 @@ def watch_run(bulk_run: BulkRun, *, as_json: bool) -> None:
             echo(f"  row {failure.row}: {failure.code}: {failure.message}", err=True)
     for text in error_lines(last) if as_json else ():  # the view shows them
         echo(f"  {text}", err=True)
-    sys.exit(0 if last.state is State.SUCCEEDED else 1)
+    if last.state is not State.SUCCEEDED:
+        sys.exit(1)
+    exit_saying_rejected(bulk_run, as_json=as_json)
 
 
-def print_dry_run(found: DryRun, *, as_json: bool) -> None:
-    """Print what a run would make."""
+def exit_saying_rejected(bulk_run: BulkRun, *, as_json: bool) -> NoReturn:
+    """End this process with a code of its own, and a last line, if rows of the run were rejected:
+    its dataset lacks them."""
+    if not (rejected := bulk_run.plan.rejected):
+        sys.exit(0)
+    echo(f"The dataset lacks {counted(rejected, 'rejected row')}.", err=as_json)
+    sys.exit(EXIT_REJECTED)
+
+
+def print_dry_run(found: DryRun, *, as_json: bool) -> NoReturn:
+    """Print what a run would make, and end this process."""
+    _print_dry_run(found, as_json=as_json)
+    if found.refused:
+        echo(f"The run would be refused: {found.refused}", err=True)
+        sys.exit(1)
+    sys.exit(EXIT_REJECTED if found.rejected else 0)
+
+
+def _print_dry_run(found: DryRun, *, as_json: bool) -> None:
     if as_json:
         echo_json(json.dumps(asdict(found), ensure_ascii=False))
         return

@@ -10,7 +10,12 @@ from imagefleet.producer.bulk.inputs import InputNames
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY
 from imagefleet.producer.bulk.shard_sizes import DEFAULT_SHARD_SIZE
 from imagefleet.producer.client.client import Client
-from imagefleet.producer.commands.bulk_output import print_dry_run, print_rejected, watch_run
+from imagefleet.producer.commands.bulk_output import (
+    exit_saying_rejected,
+    print_dry_run,
+    print_rejected,
+    watch_run,
+)
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.input_options import input_options
 from imagefleet.producer.commands.output import echo, echo_json, json_option
@@ -84,6 +89,12 @@ def _require_inputs(
     help="Expand __color__ in prompts to a line of color.txt in this folder.",
 )
 @click.option("--dedupe", is_flag=True, help="Generate rows with equal parameters only once.")
+@click.option(
+    "--max-rejected",
+    metavar="N|P%",
+    help="Refuse the run if more rows than N, or than P percent of all, are rejected.",
+)
+@click.option("--strict", is_flag=True, help="Refuse the run if a row is rejected.")
 @click.option("--max-failures", type=int, help="Stop the run when more images than this fail.")
 @click.option(
     "--priority",
@@ -112,6 +123,7 @@ def run(
     as_json: bool,
     max_failures: int | None,
     priority: int,
+    strict: bool,
     **options: Any,
 ) -> None:
     """Generate images for every row of the INPUTs in DESTINATION.
@@ -121,14 +133,15 @@ def run(
     or - for standard input, which needs --input-format.
 
     The same command resumes a run that has not finished. The exit code is 1 if the run does not
-    succeed.
+    succeed, and 3 if it does and rows were rejected.
     """
     given = {name: value for name, value in options.items() if value is not None}
     given |= {"columns": _parse_columns(columns), "upload_files": True}
+    if strict and given.setdefault("max_rejected", "0") != "0":
+        raise click.UsageError("give either --strict or --max-rejected")
     names = InputNames(inputs)
     if is_dry_run:
         print_dry_run(client.dry_run_bulk(names, destination, **given), as_json=as_json)
-        return
     bulk_run = client.bulk(
         names, destination, max_failures=max_failures, priority=priority, **given
     )
@@ -144,8 +157,10 @@ def run(
     print_rejected(plan.rejected, bulk_run.rejected(), listed_in)
     if wait:
         watch_run(bulk_run, as_json=as_json)
-    elif as_json:
+        return
+    if as_json:
         echo_json(bulk_run.status().model_dump_json())
+    exit_saying_rejected(bulk_run, as_json=as_json)
 
 
 def _parse_columns(columns: tuple[str, ...]) -> dict[str, str]:

@@ -134,9 +134,12 @@ def test_a_file_of_prompts_becomes_a_verified_dataset(
     data = tmp_path / "data"
     prompts.write_text("\n".join([*PROMPTS, "", "x" * 4_001, ""]))
     completed = bulk("run", prompts, data, "--shard-size", 10)
-    assert completed.returncode == 0, completed.stderr
+    assert completed.returncode == 3, completed.stderr
     assert "30 of 30 images" in completed.stdout
-    assert completed.stdout.endswith("\n")
+    assert completed.stdout.splitlines()[-1] == "The dataset lacks 1 rejected row."
+    again = bulk("wait", data, "--json")
+    assert (again.returncode, json.loads(again.stdout)["state"]) == (3, "succeeded")
+    assert again.stderr.splitlines()[-1] == "The dataset lacks 1 rejected row."
     assert "rejected 1 row;" in completed.stderr
     assert "row 31: prompt='xxx" in completed.stderr
     until(lambda: not (data / "parts").exists())
@@ -151,6 +154,35 @@ def test_a_file_of_prompts_becomes_a_verified_dataset(
     assert cancelled.stdout == f"{data}  succeeded already, so nothing was cancelled\n"
     assert json.loads((data / "stats.json").read_text())["samples"] == 30
     assert (data / "README.md").read_text().startswith("---\npretty_name:")
+
+
+def test_a_run_with_too_many_rejected_rows_is_refused_and_leaves_no_plan(
+    bulk: Bulk, prompts: Path, tmp_path: Path
+) -> None:
+    prompts.write_text("\n".join(["good"] * 97 + ["x" * 4_001] * 3))
+    data = tmp_path / "data"
+    for options, shown in (
+        (["--strict"], "max_rejected='0'"),
+        (["--max-rejected", "2"], "max_rejected='2'"),
+        (["--max-rejected", "2.9%"], "max_rejected='2.9%'"),
+    ):
+        refused = bulk("run", prompts, data, *options)
+        assert refused.returncode == 1
+        sentence = f"{shown}: 3 of 100 rows are rejected; --dry-run lists them"
+        assert sentence in refused.stderr
+        assert not (data / "plan" / "plan.json").exists()
+        tried = bulk("run", prompts, data, "--dry-run", *options)
+        assert tried.returncode == 1
+        assert "row 97: prompt='xxx" in tried.stderr
+        assert tried.stderr.splitlines()[-1] == f"The run would be refused: {sentence}"
+    for options in (["--max-rejected", "3"], ["--max-rejected", "3%", "--no-wait"]):
+        assert bulk("run", prompts, data, *options).returncode == 3
+    wrong = bulk("run", prompts, data, "--max-rejected", "many")
+    assert (wrong.returncode, "max_rejected='many': must be a number of rows" in wrong.stderr) == (
+        1,
+        True,
+    )
+    assert bulk("run", prompts, data, "--strict", "--max-rejected", "1").returncode == 2
 
 
 def test_the_same_command_returns_the_finished_run_and_another_plan_is_refused(

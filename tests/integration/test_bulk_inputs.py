@@ -64,7 +64,7 @@ def test_several_files_are_read_in_order_and_rows_are_numbered_through(
     (tmp_path / "b.txt").write_text("one\n\ntwo\n")
     (tmp_path / "a.jsonl").write_text('{"prompt": "three"}\n{"prompt": ""}\n')
     done = bulk_run("b.txt", "a.jsonl", "data")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr  # a row is rejected
     assert _planned(producer, tmp_path / "data") == [(0, "one"), (2, "two"), (3, "three")]
     assert b"row 4 (a.jsonl, row 1): prompt=''" in done.stderr
     run = producer.find_bulk(str(tmp_path / "data"))
@@ -135,7 +135,7 @@ def test_a_dry_run_counts_and_writes_and_queues_nothing(
     (tmp_path / "a.csv").write_text("prompt,image\na,./a.png\nb,\nb,\n,\n")
     options = ("a.csv", "data", "--dry-run", "--num-images-per-prompt", 3, "--dedupe")
     told = bulk_run(*options)
-    assert told.returncode == 0, told.stderr
+    assert told.returncode == 3, told.stderr  # a row is rejected
     assert b"row 3: prompt='': must not be empty" in told.stderr
     assert told.stdout.decode().splitlines()[:4] == [
         "rows    2, 1 with an init image; 1 rejected, 1 duplicate",
