@@ -27,12 +27,13 @@ from imagefleet.shared.jobs.redis_keys import changes_channel
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.settings.settings import Settings
+from tests.support.certificates import make_certificate
 from tests.support.processes import until
 from tests.support.records import start_attempt
-from tests.support.redis import TcpServer
+from tests.support.redis import RedisProxy, SentinelPair, TcpServer
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
 NEVER_S = 3600.0
@@ -236,6 +237,46 @@ def test_watches_that_are_cancelled_at_random_leave_no_subscription_and_no_conne
         assert len(client.client_list()) == before
         client.flushall()
         _submit(records, *job_ids)
+
+
+def test_jobs_are_watched_over_tls(
+    make_watcher: MakeWatcher, own_redis: LocalRedisServer, namespace: str, tmp_path: Path
+) -> None:
+    context, trusted = make_certificate(tmp_path, "localhost")
+    proxy = RedisProxy(own_redis.url.removeprefix("unix://"), context)
+    url = f"rediss://localhost:{proxy.port}/0?ssl_ca_certs={trusted}"
+    records, watcher = JobRecords(connect(own_redis.url), namespace, 3600), make_watcher(url)
+
+    async def watch() -> list[State]:
+        following = asyncio.create_task(_first_of(watcher, began := asyncio.Event()))
+        await began.wait()
+        await _call(_end, records)
+        return await following
+
+    _submit(records)
+    assert _run(watch())[-1] is State.SUCCEEDED
+    watcher.close()
+    proxy.close()
+
+
+def test_a_watch_goes_on_after_a_failover(
+    make_watcher: MakeWatcher, namespace: str, tmp_path: Path
+) -> None:
+    with SentinelPair(tmp_path) as pair:
+        records = JobRecords(connect(pair.url, retries=RETRY_FOREVER), namespace, 3600)
+        watcher = make_watcher(pair.url)
+
+        async def watch() -> list[State]:
+            following = asyncio.create_task(_first_of(watcher, began := asyncio.Event()))
+            await began.wait()
+            assert pair.master.client().wait(1, 60_000)
+            await _call(pair.fail_over)
+            await _call(_end, records)
+            return await following
+
+        _submit(records)
+        assert _run(watch())[-1] is State.SUCCEEDED
+        watcher.close()
 
 
 def test_a_watch_goes_on_after_redis_was_restarted(
