@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.shared.settings.settings import ENV_PREFIX, Settings
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 
@@ -13,7 +14,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 
 _HEAD = """# Settings
 
-`make docs` writes this page from `shared/settings/settings.py` and `worker/settings/worker_settings.py`.
+`make docs` writes this page from `shared/settings/settings.py`, `worker/settings/worker_settings.py` and
+`producer/gateway/gateway_settings.py`.
 
 Every process reads its settings from environment variables. `imagefleet-worker` also takes flags:
 `--lease-s 30` is `IMAGEFLEET_LEASE_S=30`, and a flag overrides its variable. The command
@@ -35,6 +37,7 @@ def page() -> str:
         if name not in Settings.model_fields
         or field.description != Settings.model_fields[name].description
     ]
+    gateway = [name for name in GatewaySettings.model_fields if name not in Settings.model_fields]
     return "\n".join(
         [
             _HEAD,
@@ -43,6 +46,9 @@ def page() -> str:
             "",
             "## Workers\n",
             *_table(WorkerSettings, own),
+            "",
+            "## HTTP gateways\n",
+            *_table(GatewaySettings, gateway),
             "",
         ]
     )

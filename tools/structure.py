@@ -28,7 +28,7 @@ from tools.docstrings import docstring_figures
 from tools.inheritance import longest_chain
 
 _ROOTS = ("producer", "shared", "worker")
-FOLDERS = (*_ROOTS, "worker/engine")
+FOLDERS = (*_ROOTS, "worker/engine", "producer/gateway")
 LONG_FILES = (300, 400)
 
 Graph = dict[str, set[str]]

@@ -20,3 +20,17 @@ def rates_prefix(namespace: str) -> str:
 def image_quota_key(namespace: str, key_id: str, day: str) -> str:
     """Return the key of the images of one API key and UTC day (string: a number)."""
     return f"{namespace}:quota:{key_id}:{day}"
+
+
+def address_secret_key(namespace: str) -> str:
+    """Return the key of the secret with which gateways sign addresses of images (string)."""
+    return f"{namespace}:http-secret"
+
+
+def request_key(namespace: str, digest: str) -> str:
+    """Return the key of the job that a request made (string: job id); see `gateway.jobs.repeats`.
+
+    Args:
+        digest: of the request.
+    """
+    return f"{namespace}:http-request:{digest}"

@@ -56,7 +56,7 @@ def _known_scopes(scopes: object) -> object:
 
 
 class ApiKey(Model):
-    """The record of one key. It holds no secret."""
+    """A key has this record. It holds no secret."""
 
     model_config = ConfigDict(extra="ignore")  # newer releases may write more fields
     id: str

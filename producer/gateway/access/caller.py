@@ -8,7 +8,7 @@ from imagefleet.producer.gateway.access.api_key import ApiKey, Scope
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """The caller of one request."""
+    """The caller sends one request."""
 
     key_id: str | None
     """None: the gateway asks for no keys."""

@@ -1,0 +1,102 @@
+"""Find out who sends a request, by the key in it.
+
+Clients send a key as `Authorization: Bearer KEY` (openai, replicate), `Token KEY` (older clients of
+Replicate), as the password of `Basic` (clients of AUTOMATIC1111), or in `X-API-Key`.
+"""
+
+import base64
+import binascii
+import ipaddress
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from imagefleet.producer.gateway.access.api_key import Scope
+from imagefleet.producer.gateway.access.caller import LOOPBACK, Caller
+from imagefleet.producer.gateway.access.keys import ApiKeys
+from imagefleet.producer.gateway.access.rates import RequestRates
+from imagefleet.producer.gateway.problems import Problem
+from imagefleet.producer.gateway.threads import Threads
+
+_SCHEMES: Final = ("bearer", "token", "key")
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
+
+
+class Authenticator:
+    """Names the caller of each request."""
+
+    def __init__(self, keys: ApiKeys | None, rates: RequestRates, threads: Threads) -> None:
+        """
+        Args:
+            keys: None lets programs of this host in without a key.
+        """
+        self._keys = keys
+        self._rates = rates
+        self._threads = threads
+
+    async def caller(self, headers: Mapping[str, str], scope: Scope | None) -> Caller:
+        """Return the caller, who has the scope, and whose request is within its rate.
+
+        Raises:
+            Problem: 401 without a valid key, 403 without the scope, 429 beyond the rate.
+            BrokerUnavailable: Redis, which has the keys, does not answer.
+        """
+        if self._keys is None:
+            check_local(headers)
+            return LOOPBACK
+        text = key_of(headers)
+        key = await self._threads.run(self._keys.find, text) if text else None
+        if key is None:
+            reason = "this key is not valid" if text else "this gateway needs a key"
+            message = f"{reason}; send it as `Authorization: Bearer KEY`"
+            raise Problem(401, "invalid_api_key", message)
+        caller = Caller.of(key)
+        if scope is not None and not caller.may(scope):
+            message = f"the key {caller.key_id} lacks the scope {scope}"
+            raise Problem(403, "missing_scope", message)
+        if wait_s := await self._threads.run(self._rates.take, caller):
+            message = f"the key {caller.key_id} may send {caller.per_minute} requests a minute"
+            raise Problem(429, "rate_limited", message, retry_after_s=wait_s)
+        return caller
+
+
+def key_of(headers: Mapping[str, str]) -> str:
+    """Return the key that a request carries; '' if it has none."""
+    scheme, _, rest = headers.get("authorization", "").strip().partition(" ")
+    if scheme.lower() in _SCHEMES:
+        return rest.strip()
+    if scheme.lower() == "basic":
+        return _password(rest.strip())
+    return headers.get("x-api-key", "").strip()
+
+
+def _password(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode().partition(":")[2]
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def check_local(headers: Mapping[str, str]) -> None:
+    """Raise Problem for a request that a web page or a proxy sends on behalf of somebody else.
+
+    A page may let a browser send requests to this host (cross-site request forgery), also under a
+    name of its own that it lets point here (DNS rebinding).
+    """
+    if any(name in headers for name in _FORWARDED):
+        message = "a gateway behind a proxy needs keys; set IMAGEFLEET_HTTP_REQUIRE_KEYS=true"
+        raise Problem(403, "keys_required", message)
+    host = headers.get("host", "")
+    origin = headers.get("origin", f"http://{host}")
+    if not is_loopback(host) or urlsplit(origin).netloc != host:
+        message = "without keys only programs of this host are answered, and no other web pages"
+        raise Problem(403, "not_local", message)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host, with or without a port, is this host."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

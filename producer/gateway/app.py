@@ -1,0 +1,51 @@
+"""Build the web application of the gateway from its dialects."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Final
+
+from fastapi import FastAPI
+
+from imagefleet.producer.gateway.gateway import Gateway
+from imagefleet.producer.gateway.openai import images, models
+from imagefleet.producer.gateway.openai.errors import error_body
+from imagefleet.producer.gateway.web import health, image_files
+from imagefleet.producer.gateway.web.errors import Renderer, handle_errors
+from imagefleet.producer.gateway.web.limit_body import LimitBody
+from imagefleet.producer.gateway.web.request_log import RequestLog
+
+_ROUTERS: Final = (images.router, models.router, image_files.router, health.router)
+
+
+def build_app(gateway: Gateway) -> FastAPI:
+    """Return the application, which serves until its lifespan ends."""
+    app = FastAPI(
+        title="imagefleet",
+        version=version("imagefleet"),
+        lifespan=_lifespan,
+        docs_url=None,  # its pages load scripts from other hosts
+        redoc_url=None,
+    )
+    app.state.gateway = gateway
+    for router in _ROUTERS:
+        app.include_router(router)
+    handle_errors(app, _renderer_of)
+    settings = gateway.settings
+    app.add_middleware(
+        LimitBody, max_bytes=settings.http_max_body_bytes, timeout_s=settings.http_body_timeout_s
+    )
+    app.add_middleware(RequestLog)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    gateway: Gateway = app.state.gateway
+    await gateway.start()
+    yield
+    gateway.close()
+
+
+def _renderer_of(path: str) -> Renderer:
+    return error_body

@@ -1,0 +1,55 @@
+"""Hold what the requests of one gateway process share."""
+
+from typing import Final
+
+from imagefleet.producer.client.client import Client
+from imagefleet.producer.gateway.access.authenticate import Authenticator
+from imagefleet.producer.gateway.access.image_quota import ImageQuota
+from imagefleet.producer.gateway.access.keys import ApiKeys
+from imagefleet.producer.gateway.access.rates import RequestRates
+from imagefleet.producer.gateway.gateway_settings import GatewaySettings
+from imagefleet.producer.gateway.jobs.addresses import ImageAddresses
+from imagefleet.producer.gateway.jobs.caller_images import CallerImages
+from imagefleet.producer.gateway.jobs.images import JobImages
+from imagefleet.producer.gateway.jobs.repeats import Repeats
+from imagefleet.producer.gateway.jobs.tenant_jobs import TenantJobs
+from imagefleet.producer.gateway.jobs.watch import JobWatcher
+from imagefleet.producer.gateway.threads import Threads
+
+_THREADS: Final = 32
+
+
+class Gateway:
+    """A gateway holds these parts. Build it before the event loop runs, and close it after."""
+
+    def __init__(self, settings: GatewaySettings, *, require_keys: bool) -> None:
+        """
+        Args:
+            require_keys: False answers programs of this host without a key.
+        """
+        self.settings: Final = settings
+        self.threads: Final = Threads(_THREADS)
+        self.client: Final = Client(settings=settings)
+        connection = self.client.connection
+        self.watcher: Final = JobWatcher(connection)
+        keys = ApiKeys(connection) if require_keys else None
+        self.authenticator: Final = Authenticator(keys, RequestRates(connection), self.threads)
+        self.addresses: Final = ImageAddresses(connection, settings.http_image_url_s)
+        self.repeats: Final = Repeats(connection, self.threads, settings.http_repeat_s)
+        self.jobs: Final = TenantJobs(
+            self.client,
+            self.watcher,
+            self.threads,
+            CallerImages(self.addresses),
+            ImageQuota(connection),
+        )
+        self.images: Final = JobImages(self.jobs, self.addresses, self.threads)
+
+    async def start(self) -> None:
+        """Read what all gateways of the fleet share. Raises BrokerUnavailable."""
+        await self.threads.run(self.addresses.load_secret)
+
+    def close(self) -> None:
+        """End all waiting, and close the connections to Redis."""
+        self.watcher.close()
+        self.client.close()

@@ -1,0 +1,83 @@
+"""The HTTP gateway reads these settings from the environment (`IMAGEFLEET_HTTP_…`)."""
+
+import re
+from typing import Final
+
+from pydantic import Field, field_validator
+
+from imagefleet.shared.settings.settings import Settings
+
+_ALIASES: Final = re.compile(r"[^=,\s]+=[^=,\s]+")
+
+
+class GatewaySettings(Settings):
+    """A gateway process has these settings beside those of a producer."""
+
+    http_url: str = Field(
+        default="",
+        description="Address under which clients reach the gateway, as in "
+        "https://images.example.org; addresses of images begin with it. Default: what the client "
+        "called.",
+    )
+    http_require_keys: bool | None = Field(
+        default=None,
+        description="Whether each request needs a key of `imagefleet keys`. Default: unless the "
+        "gateway listens on a loopback address; set it to true behind a reverse proxy there.",
+    )
+    http_models: str = Field(
+        default="",
+        description="Other names of models, as in dall-e-3=sd-1.4,best=sdxl. Some clients send or "
+        "list only names that they know.",
+    )
+    http_max_body_bytes: int = Field(
+        default=100_000_000,
+        ge=1_000,
+        description="Largest body of a request; a larger one is answered with 413.",
+    )
+    http_body_timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="Seconds within which the body of a request must have come; else it is "
+        "answered with 408.",
+    )
+    http_wait_s: float = Field(
+        default=600.0,
+        gt=0,
+        le=86_400,
+        description="Seconds that a request waits for its images. It is answered with 504 then; "
+        "the job goes on.",
+    )
+    http_image_url_s: int = Field(
+        default=3_600,
+        ge=1,
+        le=604_800,
+        description="Seconds for which an address of an image opens without a key.",
+    )
+    http_repeat_s: float = Field(
+        default=10.0,
+        ge=0,
+        le=3_600,
+        description="Seconds after an answer within which the same request of the same key is the "
+        "same job; see docs/http.md. 0: only while it is not answered.",
+    )
+
+    @field_validator("http_url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if url and not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
+            raise ValueError("must be an http:// or https:// address without ? and #")
+        return url.rstrip("/")
+
+    @field_validator("http_models")
+    @classmethod
+    def _check_models(cls, text: str) -> str:
+        for each in filter(None, text.split(",")):
+            if not _ALIASES.fullmatch(each.strip()):
+                raise ValueError("must be NAME=MODEL, several of them joined by commas")
+        return text
+
+    @property
+    def model_aliases(self) -> dict[str, str]:
+        """Return the models by their other names."""
+        pairs = (each.strip().partition("=") for each in self.http_models.split(",") if each)
+        return {name: model for name, _, model in pairs}

@@ -1,0 +1,76 @@
+"""Read the images of jobs for callers, and name them by addresses of the gateway."""
+
+import base64
+from typing import Final
+
+from imagefleet.producer.gateway.access.caller import Caller
+from imagefleet.producer.gateway.jobs.addresses import ImageAddresses
+from imagefleet.producer.gateway.jobs.tenant_jobs import TenantJobs
+from imagefleet.producer.gateway.problems import Problem, unknown
+from imagefleet.producer.gateway.threads import Threads
+from imagefleet.shared.jobs.result import ImageResult
+from imagefleet.shared.jobs.status import JobStatus
+
+CONTENT_TYPES: Final = {
+    "png": "image/png",
+    "jpeg": "image/jpeg",
+    "webp": "image/webp",
+    "safetensors": "application/octet-stream",
+}
+
+
+class JobImages:
+    """The images of all jobs of a fleet, each for who may see it."""
+
+    def __init__(self, jobs: TenantJobs, addresses: ImageAddresses, threads: Threads) -> None:
+        self._jobs = jobs
+        self._addresses = addresses
+        self._threads = threads
+
+    async def read(self, image: ImageResult) -> bytes:
+        """Return the file of an image. Raises what `ImageResult.read` raises."""
+        return await self._threads.run(image.read)
+
+    async def read_base64(self, image: ImageResult) -> str:
+        """Return the file of an image in base64."""
+        return base64.b64encode(await self.read(image)).decode()
+
+    def address(self, base_url: str, status: JobStatus, image: ImageResult) -> str:
+        """Return an address from which anybody can read an image for a while.
+
+        Args:
+            base_url: that of the gateway, without a slash at its end.
+        """
+        return base_url + self._addresses.sign(status.id, file_of(image))
+
+    async def find(self, caller: Caller, name: str, file: str) -> ImageResult:
+        """Return an image of a job of the caller. Raises Problem (404)."""
+        return _find(await self._jobs.status(caller, name), file)
+
+    async def find_signed(
+        self, job_id: str, file: str, expires: str, signature: str
+    ) -> ImageResult:
+        """Return the image of a signed address.
+
+        Args:
+            job_id: the stored id.
+
+        Raises:
+            Problem: 403 if the address was not signed by a gateway of this fleet, or has expired.
+        """
+        if not self._addresses.is_valid(job_id, file, expires, signature):
+            message = "the signature of this address is wrong, or it has expired"
+            raise Problem(403, "wrong_signature", message)
+        return _find(await self._jobs.stored_status(job_id), file)
+
+
+def file_of(image: ImageResult) -> str:
+    """Return the last part of the address of an image, as in `0.png`."""
+    return image.key.rpartition("/")[2]
+
+
+def _find(status: JobStatus, file: str) -> ImageResult:
+    for image in status.result.images if status.result is not None else ():
+        if file_of(image) == file:
+            return image
+    raise unknown("image", file)

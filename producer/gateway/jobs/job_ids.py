@@ -1,0 +1,38 @@
+"""Spell the ids of jobs so that no tenant can name, guess or meet those of another.
+
+A caller's own id `cat-1` is stored as `t<digest of the tenant>.cat-1`. Two tenants may use the same
+id, and neither learns of the other's.
+"""
+
+import hashlib
+import re
+from typing import Final
+
+from imagefleet.producer.gateway.problems import wrong_field
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_DIGEST_CHARACTERS: Final = 16
+
+
+def stored_id(tenant: str | None, name: str) -> str:
+    """Return the id under which a job of the caller's own naming is stored."""
+    return f"{_prefix(tenant)}{name}"
+
+
+def shown_id(tenant: str | None, job_id: str) -> str:
+    """Return the id as the tenant knows it."""
+    return job_id.removeprefix(_prefix(tenant))
+
+
+def check_name(field: str, name: object) -> str:
+    """Return a job id that a caller chose. Raises Problem."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        limit = "must be 1 to 100 letters, digits, '_', '.' or '-', and begin with one of the first"
+        raise wrong_field(field, name, limit)
+    return name
+
+
+def _prefix(tenant: str | None) -> str:
+    if tenant is None:
+        return ""
+    return f"t{hashlib.sha256(tenant.encode()).hexdigest()[:_DIGEST_CHARACTERS]}."

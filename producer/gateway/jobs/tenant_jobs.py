@@ -1,0 +1,188 @@
+"""Submit, read, await and cancel jobs as one caller may.
+
+To a caller the jobs of other tenants do not exist: the answer is the same as for an id that nobody
+ever used. Nothing here depends on a web framework.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from imagefleet.producer.client.client import Client
+from imagefleet.producer.gateway.access.caller import Caller
+from imagefleet.producer.gateway.access.image_quota import ImageQuota
+from imagefleet.producer.gateway.jobs.caller_images import CallerImages
+from imagefleet.producer.gateway.jobs.job_changes import JobChanges
+from imagefleet.producer.gateway.jobs.job_ids import shown_id, stored_id
+from imagefleet.producer.gateway.jobs.watch import JobWatcher
+from imagefleet.producer.gateway.problems import Problem, stopping, unknown, wrong_field
+from imagefleet.producer.gateway.threads import Threads
+from imagefleet.shared.errors import ImagefleetError, InvalidRequest, UnreadableRecord
+from imagefleet.shared.jobs.model import JOB_ID, State, new_job_id
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.status import JobStatus
+
+
+class TenantJobs:
+    """This class shows each caller of a gateway its jobs, by the ids that callers know; see
+    `job_ids`."""
+
+    def __init__(
+        self,
+        client: Client,
+        watcher: JobWatcher,
+        threads: Threads,
+        inputs: CallerImages,
+        quota: ImageQuota,
+    ) -> None:
+        self._client = client
+        self._watcher = watcher
+        self._threads = threads
+        self._inputs = inputs
+        self._quota = quota
+
+    async def submit(
+        self, caller: Caller, parameters: Mapping[str, Any], *, name: str | None = None
+    ) -> str:
+        """Submit one job and return its id.
+
+        Args:
+            parameters: those of a job, in diffusers' names. `image` and `mask_image` may be bytes.
+            name: the caller's own id; the same one with the same parameters is the same job.
+
+        Raises:
+            Problem: a parameter is not allowed to this caller, or its quota is used up.
+            ImagefleetError: see `Client.submit`.
+        """
+        given = _allowed(caller, parameters)
+        given = self._inputs.resolve(caller, given)
+        name = new_job_id() if name is None else name
+        job_id = stored_id(caller.tenant, name)
+        try:
+            await self._threads.run(self._submit, caller, given, job_id)
+        except InvalidRequest as error:
+            if error.field != "id":
+                raise
+            raise _in_use(name) from None
+        return name
+
+    def _submit(self, caller: Caller, parameters: dict[str, Any], job_id: str) -> None:
+        """Charge the images of a new job, and submit it. A repeated one is not charged again."""
+        is_repeated = self._client.connection.read_statuses([job_id]) != [None]
+        charge = self._quota.charge(caller, 0 if is_repeated else _count_images(parameters))
+        if not charge.allowed:
+            message = (
+                f"the key {caller.key_id} may order {caller.images_per_day} images a day; "
+                f"{charge.left} are left"
+            )
+            raise Problem(429, "quota_used", message, retry_after_s=charge.resets_in_s)
+        prompt = parameters.pop("prompt", None)
+        try:
+            self._client.submit(prompt, id=job_id, **parameters)
+        except (ImagefleetError, TypeError):
+            self._quota.give_back(charge)
+            raise
+
+    async def status(self, caller: Caller, name: str) -> JobStatus:
+        """Return the status of a job. Raises Problem (404), UnreadableRecord, BrokerUnavailable."""
+        return (await self.statuses(caller, [name]))[0]
+
+    async def statuses(self, caller: Caller, names: Sequence[str]) -> list[JobStatus]:
+        """Return the statuses of jobs, in this order. Raises Problem (404), UnreadableRecord."""
+        return [await self._find(caller, name) for name in names]
+
+    async def stored_status(self, job_id: str) -> JobStatus:
+        """Return the status of any job by its stored id. Raises Problem (404), UnreadableRecord."""
+        [answer] = await self._threads.run(self._client.connection.read_statuses, [job_id])
+        if answer is None:
+            raise unknown("job", job_id)
+        if isinstance(answer, UnreadableRecord):
+            raise answer
+        return answer
+
+    async def _find(self, caller: Caller, name: str) -> JobStatus:
+        if not JOB_ID.fullmatch(name):
+            raise unknown("job", name)
+        own = stored_id(caller.tenant, name)
+        ids = list(dict.fromkeys([own, name]))  # the second: of the tenant's Python programs
+        answers = await self._threads.run(self._client.connection.read_statuses, ids)
+        for job_id, answer in zip(ids, answers, strict=True):
+            if isinstance(answer, JobStatus) and owns(caller, answer):
+                return answer
+            if isinstance(answer, UnreadableRecord) and job_id == own:
+                raise answer
+        raise unknown("job", name)
+
+    @asynccontextmanager
+    async def watch(self, caller: Caller, name: str) -> AsyncIterator[JobChanges]:
+        """Yield the statuses of a job, from now until it has ended; see `JobWatcher.watch`."""
+        status = await self.status(caller, name)
+        async with self._watcher.watch(status.id) as changes:
+            yield changes
+
+    async def wait(self, caller: Caller, name: str, timeout_s: float) -> JobStatus:
+        """Return the status of a job once it has ended, or after `timeout_s` as it is then.
+
+        Raises:
+            Problem: 404, or 503 if this gateway ends before.
+            UnreadableRecord, BrokerUnavailable.
+        """
+        async with self.watch(caller, name) as changes:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    async for _ in changes:
+                        pass
+            if changes.closed:
+                raise stopping()
+            return changes.newest or await self.status(caller, name)
+
+    async def cancel(self, caller: Caller, name: str) -> State:
+        """Cancel a job, a running one between two steps. Return its state now.
+
+        Raises Problem (404), UnreadableRecord.
+        """
+        status = await self.status(caller, name)
+        return await self._threads.run(self._client.cancel, status.id)
+
+
+def owns(caller: Caller, status: JobStatus) -> bool:
+    """Return whether a job is the caller's."""
+    return caller.tenant is None or status.request.tenant == caller.tenant
+
+
+def name_of(caller: Caller, status: JobStatus) -> str:
+    """Return the id of a job as the caller knows it."""
+    return shown_id(caller.tenant, status.id)
+
+
+def _allowed(caller: Caller, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters with the caller's tenant. Raises Problem for what it may not ask."""
+    given = {name: value for name, value in parameters.items() if value is not None}
+    if caller.tenant is not None:
+        if given.get("tenant", caller.tenant) != caller.tenant:
+            limit = f"must be {caller.tenant}, the tenant of the key, or be left out"
+            raise wrong_field("tenant", given["tenant"], limit)
+        given["tenant"] = caller.tenant
+    priority = given.get("priority", _DEFAULT_PRIORITY)
+    if isinstance(priority, int) and priority < caller.max_priority:
+        if "priority" in given:
+            message = f"priority={priority}: must be at least {caller.max_priority} with this key"
+            raise Problem(403, "priority_not_allowed", message, field="priority")
+        given["priority"] = caller.max_priority
+    return given
+
+
+_DEFAULT_PRIORITY: Final = JobRequest.model_fields["priority"].default
+
+
+def _in_use(name: str) -> Problem:
+    return Problem(409, "id_in_use", f"{name!r} names a job with other parameters")
+
+
+def _count_images(parameters: Mapping[str, Any]) -> int:
+    """Return how many images a job makes, as far as its parameters are valid."""
+    count = parameters.get("num_images_per_prompt", 1)
+    if parameters.get("image_index") is not None or not isinstance(count, int):
+        return 1
+    return max(1, count)

@@ -1,0 +1,90 @@
+"""Read a request to edit an image: a form with files, or JSON with addresses."""
+
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any, Final
+
+from PIL import Image
+from starlette.requests import Request
+
+from imagefleet.producer.bulk.row_cells import converted
+from imagefleet.producer.gateway.jobs.caller_images import decode_data_url
+from imagefleet.producer.gateway.problems import wrong_field
+from imagefleet.producer.gateway.web.bodies import Form, read_form, read_json
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
+
+_MAX_PIXELS: Final = 4096 * 4096
+_FILES: Final = ("image", "mask")
+_OPAQUE: Final = 255
+
+
+async def read_edit(request: Request) -> tuple[dict[str, Any], dict[str, str | bytes]]:
+    """Return the fields of a request, and the image and the mask as a job takes them.
+
+    Raises Problem.
+    """
+    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+        fields, image, mask = _from_form(await read_form(request))
+    else:
+        fields, image, mask = _from_json(await read_json(request))
+    images = {"image": image}
+    if mask is not None:
+        images["mask_image"] = mask
+    return fields, images
+
+
+def _from_form(form: Form) -> tuple[dict[str, Any], str | bytes, bytes | None]:
+    for name in form.files:
+        if name not in _FILES:
+            raise wrong_field(name, "a file", f"must be one of {', '.join(_FILES)}")
+    fields = {
+        name: converted(name, text) if name in PARAMETERS else text
+        for name, text in form.fields.items()
+    }
+    images, masks = form.files.get("image", []), form.files.get("mask", [])
+    return fields, _only("image", images), masks[0] if masks else None
+
+
+def _from_json(fields: dict[str, Any]) -> tuple[dict[str, Any], str | bytes, bytes | None]:
+    images, mask = fields.pop("images", []), fields.pop("mask", None)
+    image = _only("images", images if isinstance(images, list) else [images])
+    address = _address("images", image)
+    if mask is None:
+        return fields, address, None
+    return fields, address, decode_data_url("mask", _address("mask", mask))
+
+
+def _only(field: str, images: list[Any]) -> Any:
+    if len(images) != 1:
+        raise wrong_field(field, f"{len(images)} images", "must be one image")
+    return images[0]
+
+
+def _address(field: str, image: object) -> str:
+    address = image.get("image_url") if isinstance(image, Mapping) else None
+    if not isinstance(address, str):
+        raise wrong_field(field, image, 'must be an object with "image_url"')
+    return address
+
+
+def mask_of(file: bytes) -> bytes:
+    """Return a mask as diffusers takes it, white where the image is generated anew, as a PNG file.
+
+    Args:
+        file: a mask as OpenAI takes it, transparent there.
+
+    Raises Problem.
+    """
+    try:
+        with Image.open(BytesIO(file)) as image:
+            if image.width * image.height > _MAX_PIXELS:
+                raise wrong_field("mask", f"{image.width}x{image.height}", "has too many pixels")
+            if not image.has_transparency_data:
+                limit = "must be transparent where the image is edited; it has no transparency"
+                raise wrong_field("mask", image.mode, limit)
+            alpha = image.convert("RGBA").getchannel("A")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        raise wrong_field("mask", f"{len(file):,} bytes", "must be a PNG or WebP file") from None
+    white = BytesIO()
+    alpha.point(lambda value: _OPAQUE - value).save(white, "PNG")
+    return white.getvalue()

@@ -1,0 +1,104 @@
+"""Routes of the OpenAI Images API: https://platform.openai.com/docs/api-reference/images."""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from imagefleet.producer.gateway.access.api_key import Scope
+from imagefleet.producer.gateway.access.caller import Caller
+from imagefleet.producer.gateway.gateway import Gateway
+from imagefleet.producer.gateway.jobs.repeats import RequestJob
+from imagefleet.producer.gateway.openai.edit_images import mask_of, read_edit
+from imagefleet.producer.gateway.openai.images_request import ImagesRequest, body_schema
+from imagefleet.producer.gateway.openai.images_response import ImagesAnswer
+from imagefleet.producer.gateway.web.bodies import read_json
+from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
+from imagefleet.producer.gateway.web.connected import while_connected
+from imagefleet.producer.gateway.web.events import event_stream
+
+router: Final = APIRouter(prefix="/v1/images", tags=["OpenAI Images"])
+Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
+_JOB_HEADER: Final = "x-imagefleet-job"
+
+
+def _body(schema: Mapping[str, Any], *media_types: str) -> dict[str, Any]:
+    content = {each: {"schema": schema} for each in media_types}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+@router.post("/generations", openapi_extra=_body(body_schema(), "application/json"))
+async def create_image(request: Request, caller: Submitter) -> Response:
+    """Generate images of a prompt, and answer when they are there."""
+    return await _answer(request, caller, "image_generation", await read_json(request), {})
+
+
+@router.post(
+    "/edits",
+    openapi_extra=_body(body_schema(of_edits=True), "application/json", "multipart/form-data"),
+)
+async def edit_image(request: Request, caller: Submitter) -> Response:
+    """Generate images that start from an image. With a mask only its transparent part changes."""
+    return await _answer(request, caller, "image_edit", *await read_edit(request))
+
+
+async def _answer(
+    request: Request,
+    caller: Caller,
+    kind: str,
+    fields: Mapping[str, Any],
+    images: dict[str, str | bytes],
+) -> Response:
+    gateway = gateway_of(request)
+    asked = ImagesRequest.parse(fields)
+    parameters = asked.parameters(gateway.settings.model_aliases)
+    content = _digest(fields, images)
+    if isinstance(mask := images.get("mask_image"), bytes):
+        images["mask_image"] = await gateway.threads.run(mask_of, mask)
+    job = await gateway.repeats.job_of(caller, request.url.path, content, request.headers)
+    request.state.job = job.name
+    await gateway.jobs.submit(caller, {**parameters, **images}, name=job.name)
+    answer = ImagesAnswer(
+        images=gateway.images,
+        name=job.name,
+        base_url=base_url(request),
+        as_urls=asked.response_format == "url",
+        kind=kind,
+        partial_images=asked.partial_images or 0,
+    )
+    if asked.stream:
+        return event_stream(_stream(gateway, caller, job, answer))
+    body = await while_connected(request, _wait(gateway, caller, job, answer))
+    return JSONResponse(body, headers={_JOB_HEADER: job.name})
+
+
+async def _wait(
+    gateway: Gateway, caller: Caller, job: RequestJob, answer: ImagesAnswer
+) -> dict[str, Any]:
+    status = await gateway.jobs.wait(caller, job.name, gateway.settings.http_wait_s)
+    body = await answer.body(status)
+    await gateway.repeats.answered(job)
+    return body
+
+
+async def _stream(
+    gateway: Gateway, caller: Caller, job: RequestJob, answer: ImagesAnswer
+) -> AsyncIterator[str]:
+    async with gateway.jobs.watch(caller, job.name) as statuses:
+        async for text in answer.events(statuses):
+            yield text
+    await gateway.repeats.answered(job)
+
+
+def _digest(fields: Mapping[str, Any], images: Mapping[str, str | bytes]) -> bytes:
+    """Return what is equal for equal requests. The text of a form differs in its boundaries."""
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    for name, image in sorted(images.items()):
+        content = image.encode() if isinstance(image, str) else image
+        digest.update(f"\n{name}\n{len(content)}\n".encode())
+        digest.update(content)
+    return digest.digest()

@@ -1,0 +1,120 @@
+"""Write images as the OpenAI Images API does.
+
+https://github.com/openai/openai-openapi, `ImagesResponse`, `ImageGenStreamEvent` and
+`ImageEditStreamEvent`.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from imagefleet.producer.client.job import result_or_raise
+from imagefleet.producer.gateway.jobs.images import JobImages
+from imagefleet.producer.gateway.openai.errors import error_body
+from imagefleet.producer.gateway.problems import Problem, problem_of, stopping
+from imagefleet.producer.gateway.web.events import event
+from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.jobs.result import ImageResult
+from imagefleet.shared.jobs.status import JobStatus
+
+_NO_USAGE: Final = {
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "total_tokens": 0,
+    "input_tokens_details": {"text_tokens": 0, "image_tokens": 0},
+}
+"""The last event must have it. No tokens are counted here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagesAnswer:
+    """This class writes the answer to one request."""
+
+    images: JobImages
+    name: str
+    """The id of the job, as the caller knows it."""
+    base_url: str
+    as_urls: bool
+    kind: str
+    """`image_generation` or `image_edit`: what the names of events begin with."""
+    partial_images: int
+
+    async def body(self, status: JobStatus) -> dict[str, Any]:
+        """Return the images of a job that has ended.
+
+        Raises JobFailed, JobCancelled, InvalidInput, StorageUnavailable.
+        """
+        images = result_or_raise(status).images
+        return {
+            "created": int(status.finished_at or status.submitted_at),
+            "background": "opaque",
+            **_looks(images),
+            "data": [await self._item(status, image) for image in images],
+            "id": self.name,
+        }
+
+    async def _item(self, status: JobStatus, image: ImageResult) -> dict[str, Any]:
+        if self.as_urls:
+            content = {"url": self.images.address(self.base_url, status, image)}
+        else:
+            content = {"b64_json": await self.images.read_base64(image)}
+        return {**content, "seed": image.seed}
+
+    async def events(self, statuses: AsyncIterator[JobStatus]) -> AsyncIterator[str]:
+        """Yield the events of a stream: previews, then each image; or one error."""
+        try:
+            async for text in self._events(statuses):
+                yield text
+        except ImagefleetError as error:
+            yield _error_event(problem_of(error))
+        except Problem as problem:
+            yield _error_event(problem)
+
+    async def _events(self, statuses: AsyncIterator[JobStatus]) -> AsyncIterator[str]:
+        sent, shown, status = 0, None, None
+        async for status in statuses:
+            if status.preview and status.preview != shown and sent < self.partial_images:
+                shown = status.preview
+                yield self._partial_event(status, sent)
+                sent += 1
+        if status is None or not status.done:
+            raise stopping()
+        for image in result_or_raise(status).images:
+            yield await self._completed_event(status, image)
+
+    def _partial_event(self, status: JobStatus, index: int) -> str:
+        head, _, content = (status.preview or "").partition(",")
+        kind = f"{self.kind}.partial_image"
+        looks = {"output_format": head.partition("/")[2].partition(";")[0]}
+        fields = self._fields(kind, status, content, looks)
+        return event(kind, fields | {"partial_image_index": index})
+
+    async def _completed_event(self, status: JobStatus, image: ImageResult) -> str:
+        kind = f"{self.kind}.completed"
+        content = await self.images.read_base64(image)
+        fields = self._fields(kind, status, content, _looks([image]))
+        return event(kind, fields | {"usage": _NO_USAGE, "seed": image.seed})
+
+    def _fields(
+        self, kind: str, status: JobStatus, content: str, looks: dict[str, str]
+    ) -> dict[str, Any]:
+        return {
+            "type": kind,
+            "b64_json": content,
+            "created_at": int(status.finished_at or status.submitted_at),
+            "background": "opaque",
+            "quality": "auto",
+            "size": "auto",
+            **looks,
+            "id": self.name,
+        }
+
+
+def _looks(images: "tuple[ImageResult, ...] | list[ImageResult]") -> dict[str, str]:
+    if not images:
+        return {}
+    return {"output_format": images[0].format, "size": f"{images[0].width}x{images[0].height}"}
+
+
+def _error_event(problem: Problem) -> str:
+    return event("error", {"type": "error", **error_body(problem)})

@@ -1,0 +1,60 @@
+"""Routes that list models: https://platform.openai.com/docs/api-reference/models."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+
+from imagefleet.producer.gateway.access.caller import Caller
+from imagefleet.producer.gateway.gateway import Gateway
+from imagefleet.producer.gateway.problems import unknown
+from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
+from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
+
+router: Final = APIRouter(prefix="/v1/models", tags=["Models"])
+AnyCaller = Annotated[Caller, Depends(caller_with(None))]
+
+
+@router.get("")
+async def list_models(request: Request, caller: AnyCaller) -> dict[str, Any]:
+    """List the models that workers offer, and the other names that the operator gave them."""
+    models = await _models(gateway_of(request))
+    return {"object": "list", "data": [_shown(name, each) for name, each in models.items()]}
+
+
+@router.get("/{name:path}")
+async def get_model(request: Request, caller: AnyCaller, name: str) -> dict[str, Any]:
+    """Describe one model: its shapes, schedulers, LoRA and limits."""
+    models = await _models(gateway_of(request))
+    if name not in models:
+        raise unknown("model", name)
+    return _shown(name, models[name])
+
+
+async def _models(gateway: Gateway) -> dict[str, Offer]:
+    """Return the offers by the names that requests may use."""
+    offers = dict(await gateway.threads.run(gateway.client.offers))
+    default = offers.pop(DEFAULT_MODEL, None)
+    aliases = gateway.settings.model_aliases
+    named = {alias: offers[model] for alias, model in aliases.items() if model in offers}
+    if default is not None:
+        offers = {default.model: default, **offers}
+    return offers | named
+
+
+def _shown(name: str, offer: Offer) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "imagefleet",
+        "digest": offer.digest,
+        "sizes": [f"{width}x{height}" for height, width in offer.shapes],
+        "schedulers": list(offer.schedulers),
+        "loras": sorted(offer.loras),
+        "scheduler": offer.scheduler,
+        "num_inference_steps": offer.num_inference_steps,
+        "max_num_inference_steps": offer.max_num_inference_steps,
+        "guidance_scale": offer.guidance_scale,
+    }

@@ -1,0 +1,27 @@
+"""Run calls that block, to Redis or a store, in a bounded number of threads.
+
+A request that waits for a job uses none of them; see `gateway.jobs.watch`.
+"""
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import anyio
+import anyio.to_thread
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads:
+    """At most so many calls run at the same time; others wait in their order."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        """Return what the function returns, and raise what it raises."""
+        if self._limiter is None:  # it belongs to the event loop that runs now
+            self._limiter = anyio.CapacityLimiter(self._count)
+        return await anyio.to_thread.run_sync(function, *args, limiter=self._limiter)

@@ -1,0 +1,73 @@
+"""Read the body of a request: one JSON object, or a form."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from imagefleet.producer.gateway.problems import Problem, wrong_field
+from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
+
+_MAX_FILES: Final = 17
+_MAX_FIELDS: Final = 100
+_MAX_FIELD_BYTES: Final = 1_000_000
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """Return the JSON object in the body. Raises Problem.
+
+    Another media type is refused, because a browser sends such a body on behalf of any web page.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        message = f"Content-Type={kind!r}: must be application/json"
+        raise Problem(415, "unsupported_media_type", message)
+    try:
+        parsed = json.loads(await request.body(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        message = f"the body is no JSON: {str(error)[:200]}"
+        raise Problem(400, "invalid_json", message) from None
+    if not isinstance(parsed, dict):
+        raise Problem(400, "invalid_json", "the body must be a JSON object")
+    return parsed
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A `multipart/form-data` request has this body."""
+
+    fields: Mapping[str, str]
+    files: Mapping[str, list[bytes]] = field(repr=False)
+    """Each field has these files; `image[]` counts as `image`."""
+
+
+async def read_form(request: Request) -> Form:
+    """Return the fields and files of a form. Raises Problem."""
+    fields: dict[str, str] = {}
+    files: dict[str, list[bytes]] = {}
+    limits = {"max_files": _MAX_FILES, "max_fields": _MAX_FIELDS, "max_part_size": _MAX_FIELD_BYTES}
+    try:
+        async with request.form(**limits) as form:
+            for name, value in form.multi_items():
+                if isinstance(value, UploadFile):
+                    files.setdefault(name.removesuffix("[]"), []).append(await _read(name, value))
+                else:
+                    fields[name.removesuffix("[]")] = value
+    except HTTPException as error:
+        raise Problem(400, "invalid_form", f"the body is no form: {error.detail}") from None
+    return Form(fields=fields, files=files)
+
+
+async def _read(name: str, file: UploadFile) -> bytes:
+    content = await file.read(MAX_INPUT_BYTES + 1)
+    if len(content) > MAX_INPUT_BYTES:
+        raise wrong_field(name, "a file", f"must have at most {MAX_INPUT_BYTES:,} bytes")
+    return content

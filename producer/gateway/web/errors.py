@@ -1,0 +1,74 @@
+"""Answer every error in the form of the dialect that was called."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from imagefleet.producer.gateway.problems import Problem, problem_of
+from imagefleet.producer.gateway.web.connected import ClientGone
+from imagefleet.shared.errors import ImagefleetError
+
+log = logging.getLogger(__name__)
+
+Renderer = Callable[[Problem], Mapping[str, Any]]
+"""Writes the body of an error in the form of one dialect."""
+_CODES: Final = {404: "not_found", 405: "method_not_allowed"}
+
+
+def handle_errors(app: FastAPI, renderer_of: Callable[[str], Renderer]) -> None:
+    """Answer the errors of all routes.
+
+    Args:
+        renderer_of: returns the renderer for a path.
+    """
+
+    async def on_problem(request: Request, error: Exception) -> Response:
+        problem = _as_problem(error, request)
+        body = renderer_of(request.url.path)(problem)
+        return JSONResponse(body, problem.status, headers=headers_of(problem))
+
+    for kind in (Problem, ImagefleetError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, on_problem)
+    app.add_exception_handler(ClientGone, _answer_nobody)
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)
+
+
+def headers_of(problem: Problem) -> dict[str, str]:
+    """Return the headers that tell clients whether to repeat the request.
+
+    `x-should-retry` is that of the clients of OpenAI, which else repeat after each 409 and 5xx.
+    """
+    headers = {"x-should-retry": "false" if problem.retry_after_s is None else "true"}
+    if problem.retry_after_s is not None:
+        headers["retry-after"] = str(math.ceil(problem.retry_after_s))
+    if problem.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return headers
+
+
+def _as_problem(error: Exception, request: Request) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case ImagefleetError():
+            return problem_of(error)
+        case HTTPException():
+            path = request.url.path[:200].encode("ascii", "backslashreplace").decode()
+            code = _CODES.get(error.status_code, "http_error")
+            return Problem(error.status_code, code, f"{request.method} {path}: {error.detail}")
+        case RequestValidationError():
+            first = error.errors()[0]
+            field = str(first["loc"][-1])
+            return Problem(400, "invalid_value", f"{field}: {first['msg']}", field=field)
+    log.error("a request failed in an unexpected way", exc_info=error)
+    return Problem(500, "internal_error", "the gateway failed; its log says why")

@@ -1,0 +1,49 @@
+"""Send server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from starlette.responses import StreamingResponse
+
+_HEARTBEAT: Final = ": still here\n\n"
+_HEARTBEAT_S: Final = 15.0
+"""Seconds of silence after which proxies see that the stream lives."""
+_HEADERS: Final = {
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",  # nginx passes each event on at once
+}
+
+
+def event(name: str, data: Mapping[str, Any], event_id: str | None = None) -> str:
+    """Return one event with JSON as its data."""
+    head = f"id: {event_id}\n" if event_id is not None else ""
+    return f"{head}event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+
+
+def event_stream(events: AsyncIterator[str]) -> StreamingResponse:
+    """Return the answer that sends events as they come."""
+    return StreamingResponse(
+        _with_heartbeats(events), media_type="text/event-stream", headers=_HEADERS
+    )
+
+
+async def _with_heartbeats(events: AsyncIterator[str]) -> AsyncIterator[str]:
+    following = asyncio.ensure_future(anext(events, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait([following], timeout=_HEARTBEAT_S)
+            if not done:
+                yield _HEARTBEAT
+                continue
+            if (text := following.result()) is None:
+                return
+            yield text
+            following = asyncio.ensure_future(anext(events, None))
+    finally:
+        following.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await following
+        await events.aclose()  # type: ignore[attr-defined]

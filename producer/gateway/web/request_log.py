@@ -1,0 +1,71 @@
+"""Give each request an id, log who did what, and set the headers that every answer has."""
+
+import logging
+import re
+import time
+import uuid
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger("imagefleet.http")
+
+REQUEST_ID: Final = "x-request-id"
+_GIVEN_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_ALWAYS: Final = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+class RequestLog:
+    """This ASGI application logs the requests to another one.
+
+    The state of a request holds `request_id`; the dependency that finds the caller adds `caller`,
+    and routes add `job`.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.monotonic()
+        state = scope.setdefault("state", {})
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        state["request_id"] = given if _GIVEN_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = state["request_id"]
+                for name, value in _ALWAYS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        finally:
+            _log(scope, status, time.monotonic() - started)
+
+
+def _log(scope: Scope, status: int, seconds: float) -> None:
+    state = scope["state"]
+    caller = state.get("caller")
+    log.info(
+        "%s %s %d %.3f s key=%s tenant=%s job=%s request=%s",
+        scope["method"],
+        scope["path"].encode("ascii", "backslashreplace").decode()[:200],
+        status,
+        seconds,
+        caller.key_id if caller else "",
+        (caller.tenant or "") if caller else "",
+        state.get("job", ""),
+        state["request_id"],
+    )

@@ -1,0 +1,146 @@
+"""OpenAI's own client against a gateway: images, streams, edits, errors and repeated requests."""
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from PIL import Image
+
+from imagefleet import Client
+from tests.support.gateway import GatewayProcess
+from tests.support.processes import Worker
+
+
+@pytest.fixture
+def client_of_openai(gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="any") as client:
+        yield client
+
+
+def _image(text: str | None) -> Image.Image:
+    assert text is not None
+    return Image.open(BytesIO(base64.b64decode(text)))
+
+
+def _png(image: Image.Image) -> bytes:
+    file = BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def test_an_image_comes_in_base64_unless_an_address_is_asked_for(
+    client_of_openai: openai.OpenAI, producer: Client
+) -> None:
+    answer = client_of_openai.images.generate(prompt="a red circle", n=2, size="64x64")
+    assert [_image(each.b64_json).size for each in answer.data or ()] == [(64, 64)] * 2
+    [job] = producer.jobs()
+    assert (job.request.prompt, job.request.num_images_per_prompt) == ("a red circle", 2)
+    assert job.result is not None
+    assert base64.b64decode((answer.data or [])[1].b64_json or "") == job.result.images[1].read()
+
+
+def test_an_address_opens_with_and_without_a_key(client_of_openai: openai.OpenAI) -> None:
+    answer = client_of_openai.images.generate(prompt="a", response_format="url")
+    [image] = answer.data or []
+    assert image.url is not None
+    for headers in ({}, {"authorization": "Bearer any"}):
+        file = httpx.get(image.url, headers=headers)
+        assert file.headers["content-type"] == "image/png"
+        assert "private" in file.headers["cache-control"]
+        assert Image.open(BytesIO(file.content)).size == (64, 64)
+    forged = image.url.replace("/0.png", "/1.png")
+    assert httpx.get(forged).status_code == 403
+
+
+def test_parameters_of_diffusers_stand_beside_those_of_openai(
+    client_of_openai: openai.OpenAI, producer: Client
+) -> None:
+    more = {"seed": 7, "num_inference_steps": 3, "negative_prompt": "blue", "guidance_scale": 2.5}
+    answer = client_of_openai.images.generate(
+        prompt="a", size="auto", quality="high", user="u", output_format="webp", extra_body=more
+    )
+    assert _image((answer.data or [])[0].b64_json).format == "WEBP"
+    [job] = producer.jobs()
+    stored = job.request.model_dump()
+    assert {name: stored[name] for name in more} == more
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("size", "3x"),
+        ("size", "72x72"),
+        ("n", 0),
+        ("model", "nobody-has-this"),
+        ("background", "transparent"),
+        ("num_inference_step", 3),
+        ("seed", -1),
+        ("prompt", ""),
+    ],
+)
+def test_a_wrong_field_is_named(
+    client_of_openai: openai.OpenAI, producer: Client, field: str, value: Any
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client_of_openai.images.generate(prompt="a", extra_body={field: value})
+    assert str(value) in caught.value.message
+    assert caught.value.param in (field, "height x width")
+    assert caught.value.request_id
+    assert not list(producer.jobs())
+
+
+def test_a_stream_sends_previews_and_then_the_image(
+    client_of_openai: openai.OpenAI, worker: Worker
+) -> None:
+    events = list(
+        client_of_openai.images.generate(
+            prompt="a", stream=True, partial_images=2, extra_body={"num_inference_steps": 100}
+        )
+    )
+    assert events[-1].type == "image_generation.completed"
+    assert _image(events[-1].b64_json).size == (64, 64)
+    partial = events[:-1]
+    assert [each.type for each in partial] == ["image_generation.partial_image"] * len(partial)
+
+
+def test_only_the_transparent_part_of_a_mask_is_edited(
+    client_of_openai: openai.OpenAI, producer: Client
+) -> None:
+    image = Image.new("RGB", (64, 64), "red")
+    mask = Image.new("RGBA", (64, 64), (0, 0, 0, 255))
+    mask.paste((0, 0, 0, 0), (0, 0, 32, 64))
+    answer = client_of_openai.images.edit(
+        prompt="a", image=_png(image), mask=_png(mask), size="64x64", n=1
+    )
+    assert _image((answer.data or [])[0].b64_json).size == (64, 64)
+    [job] = producer.jobs()
+    assert job.request.image is not None
+    store = producer.connection.store()
+    stored = Image.open(BytesIO(store.get(job.request.mask_image or "")))
+    assert (stored.getpixel((10, 10)), stored.getpixel((50, 10))) == (255, 0)
+
+
+def test_models_are_listed(client_of_openai: openai.OpenAI) -> None:
+    [model] = client_of_openai.models.list().data
+    assert model.id == "fake"
+    assert client_of_openai.models.retrieve("fake").id == "fake"
+    with pytest.raises(openai.NotFoundError):
+        client_of_openai.models.retrieve("other")
+
+
+def test_many_requests_wait_at_the_same_time(gateway: GatewayProcess, producer: Client) -> None:
+    async def generate() -> int:
+        async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any") as client:
+            one = client.images.generate(prompt="the same prompt")
+            answers = await asyncio.gather(
+                one, *(client.images.generate(prompt="the same prompt") for _ in range(19))
+            )
+            return len({(each.data or [])[0].b64_json for each in answers})
+
+    assert asyncio.run(generate()) == 20  # another seed each
+    assert len(list(producer.jobs())) == 20
