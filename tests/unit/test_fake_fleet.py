@@ -62,6 +62,53 @@ def test_a_job_goes_on_with_the_latents_of_another(fleet: FakeFleet) -> None:
     assert _failure_code(gone) == "invalid_input"
 
 
+def test_a_dataset_is_made_and_verified(fleet: FakeFleet, tmp_path: Path) -> None:
+    prompts = [f"prompt {n}" for n in range(90)]
+    run = fleet.client.bulk(prompts, tmp_path / "data", shard_size=40, format="files")
+    ended = run.wait(TIMEOUT_S)
+    assert (ended.state, ended.images, ended.failed_images) == (State.SUCCEEDED, 90, 0)
+    texts = sorted((tmp_path / "data").glob("0000?/*.txt"))
+    assert [path.read_text() for path in texts] == prompts
+    assert {path.parent.name for path in texts} == {"00000", "00001", "00002"}
+    report = run.verify(sample=2)
+    assert (report.clean, report.present, report.regenerated) == (True, 90, 2)
+
+
+def test_a_dataset_waits_for_the_test_and_its_rows_fail_as_told(
+    stepped: FakeFleet, tmp_path: Path
+) -> None:
+    stepped.fail("star", "storage_unavailable")
+    run = stepped.client.bulk(["a ring", "a star", "a dot"], tmp_path / "data")
+    job = stepped.client.submit("a")
+    assert run.status().shards_by_state[State.QUEUED] == 1
+    assert stepped.run_all() == [job]
+    assert (run.status().state, run.status().images) == (State.SUCCEEDED, 2)
+    assert [(failed.row, failed.code) for failed in run.failures()] == [(1, "storage_unavailable")]
+
+
+def test_a_dataset_that_a_fleet_may_not_write_fails_at_once(
+    stepped: FakeFleet, tmp_path: Path
+) -> None:
+    run = stepped.client.bulk(["a ring"], tmp_path / "data")
+    (tmp_path / "data" / "00000.tar").mkdir()  # where a file belongs
+    stepped.run_all()
+    ended = run.status()
+    assert (ended.state, ended.errors[0].code) == (State.FAILED, "storage_denied")
+    assert "there is a folder where the file belongs" in ended.errors[0].message
+
+
+def test_a_closed_fleet_leaves_its_shard_queued(tmp_path: Path) -> None:
+    with FakeFleet(step_s=0.05) as fleet:
+        run = fleet.client.bulk([f"{n}" for n in range(500)], tmp_path / "data")
+        until(lambda: run.status().shards_by_state[State.RUNNING])
+        runs = fleet.client.connection
+        fleet._stopping.set()
+        fleet._worker.stop()
+        fleet._thread.join()
+        with runs.runs() as records:
+            assert records.get(run.id).shards_by_state[State.QUEUED] == 1
+
+
 def test_equal_parameters_make_equal_pixels(fleet: FakeFleet) -> None:
     first, second = (fleet.client.submit("a red star", seed=7).result(TIMEOUT_S) for _ in range(2))
     assert first.images[0].pixel_sha256 == second.images[0].pixel_sha256

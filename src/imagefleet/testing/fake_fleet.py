@@ -17,6 +17,7 @@ import redis
 from imagefleet.producer.client.async_client import AsyncClient
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.client.job import Job
+from imagefleet.shared.bulk.redis_keys import index_key
 from imagefleet.shared.errors import DeviceError, WorkerError
 from imagefleet.shared.jobs.redis_keys import known_queues_key, outbox_messages_key
 from imagefleet.shared.settings.settings import Settings
@@ -117,8 +118,12 @@ class FakeFleet:
         return None if job_id is None else Job(id=job_id, client=self.client)
 
     def run_all(self) -> list[Job]:
-        """Run all queued jobs. Return them in the order in which they ran."""
-        return list(iter(self.run_next, None))
+        """Run all queued jobs, then all shards of datasets. Return the jobs in the order in which
+        they ran."""
+        jobs = list(iter(self.run_next, None))
+        while self._made_shard():
+            pass
+        return jobs
 
     def fail(self, prompt_part: str, code: str = DeviceError.code) -> None:
         """From now on, fail jobs with the error `code` whose prompt contains `prompt_part`.
@@ -153,8 +158,14 @@ class FakeFleet:
     def _run_queued(self) -> None:
         while not self._stopping.is_set():
             # A look at the key is much cheaper than a claim.
-            if not self._redis.exists(known_queues_key(_NAMESPACE)) or not self._ran_next():
+            has_jobs = self._redis.exists(known_queues_key(_NAMESPACE)) and self._ran_next()
+            has_runs = not has_jobs and self._redis.exists(index_key(_NAMESPACE))
+            if not (has_jobs or (has_runs and self._made_shard())):
                 self._stopping.wait(_POLL_S)
+
+    def _made_shard(self) -> bool:
+        with self._worker_lock:
+            return self._worker.make_next_shard()
 
     def _ran_next(self) -> bool:
         """Run the next job. Return False if none is queued, or if it is queued again."""

@@ -1,4 +1,4 @@
-"""The worker of a fake fleet: it runs one job at a time, in the thread that calls it.
+"""The worker of a fake fleet: it runs one job or shard at a time, in the thread that calls it.
 
 Input: queued messages. Output: records, images, metadata and callbacks, all made by the code of a
 real worker. Celery, the device thread, heartbeats and retries are left out, and a fake engine
@@ -32,6 +32,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.storage import announced_url, open_store
+from imagefleet.testing.fake_shards import FakeShards
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.slots import slots_of
 from imagefleet.worker.engine.fake.fake_engine import DIE, FakeEngine
@@ -127,6 +128,14 @@ class FakeWorker:
         self._input_images = InputImages(store, AllowList(), latents=engine.info.latents)
         groups = queue_groups(None, engine.info, namespace)
         self._groups = [group for group in groups if not group.bulk]
+        self._shards = FakeShards(
+            redis,
+            settings,
+            engine,
+            self._claims,
+            [group for group in groups if group.bulk],
+            self._input_images.fetch,
+        )
         self._failures: dict[str, type[ImagefleetError]] = {DIE: TooManyDeliveries}
         offer = offer_of(engine.info, storage_url=announced_url(settings.storage_url, store))
         OfferRegistry(redis, namespace).announce(offer)
@@ -146,7 +155,12 @@ class FakeWorker:
     def stop(self) -> None:
         """Cancel the job that another thread runs, after its current step."""
         self._stopping.set()
+        self._shards.stop()
         self._engine.release()
+
+    def make_next_shard(self) -> bool:
+        """Make the queued shard of a dataset whose turn it is. Return False if none is queued."""
+        return self._shards.make_next(self._check_prompt)
 
     def run_next(self) -> str | None:
         """Run the queued job whose turn it is, to its end. Return its id, or None without one.
@@ -192,12 +206,15 @@ class FakeWorker:
         attempt.device_s = time.monotonic() - started
 
     def _check_failures(self, request: JobRequest) -> None:
-        for part, error in self._failures.items():
-            if part in request.prompt:
-                raise error(f"the fake fleet was told to fail prompts with {part!r}")
+        self._check_prompt(request.prompt)
         for address in (request.image, request.mask_image, request.latents):
             if address is not None and address.startswith(("http://", "https://")):
                 raise InputUnavailable("a fake fleet fetches nothing from the network")
+
+    def _check_prompt(self, prompt: str) -> None:
+        for part, error in self._failures.items():
+            if part in prompt:
+                raise error(f"the fake fleet was told to fail prompts with {part!r}")
 
     def _denoise(self, attempt: Attempt) -> None:
         batch = slots_of(attempt)
