@@ -1,0 +1,77 @@
+"""A request whose answer was lost is repeated, and makes no second job."""
+
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from PIL import Image
+
+from imagefleet import Client
+from tests.support.dropping_proxy import DroppingProxy
+from tests.support.gateway import GatewayProcess, start_gateway
+from tests.support.processes import StartWorker
+
+
+def _png() -> bytes:
+    file = BytesIO()
+    Image.new("RGB", (64, 64), "red").save(file, "PNG")
+    return file.getvalue()
+
+
+def _generate(url: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+    body = {"prompt": "a", **body}
+    return httpx.post(f"{url}/v1/images/generations", json=body, headers=headers, timeout=900)
+
+
+@pytest.mark.parametrize("of_edits", [False, True])
+def test_openai_repeats_a_request_and_one_image_is_made(
+    gateway: GatewayProcess, producer: Client, *, of_edits: bool
+) -> None:
+    with (
+        DroppingProxy(gateway.url, drops=2) as proxy,
+        openai.OpenAI(base_url=f"{proxy.url}/v1", api_key="any") as client,
+    ):
+        if of_edits:
+            client.images.edit(prompt="a", image=_png())
+        else:
+            client.images.generate(prompt="a")
+    assert proxy.dropped == 2
+    assert len(list(producer.jobs())) == 1
+
+
+def test_requests_of_openai_that_are_equal_and_not_repeated_are_jobs_of_their_own(
+    gateway: GatewayProcess, producer: Client
+) -> None:
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="any") as client:
+        seeds = [client.images.generate(prompt="a").data[0].seed for _ in range(3)]  # type: ignore
+    assert len(set(seeds)) == 3
+    assert len(list(producer.jobs())) == 3
+
+
+def test_an_idempotency_key_is_one_job_at_every_gateway(
+    start: StartWorker, gateway: GatewayProcess, producer: Client
+) -> None:
+    other = start_gateway(start)
+    key = {"idempotency-key": "order 7"}
+    first, second = (_generate(each.url, key).json() for each in (gateway, other))
+    assert first["data"] == second["data"]
+    assert len(list(producer.jobs())) == 1
+    assert _generate(gateway.url, key, prompt="b").status_code == 409
+    assert _generate(gateway.url, {"idempotency-key": "order 8"}).json()["id"] != first["id"]
+    assert _generate(gateway.url, {"idempotency-key": "x" * 256}).status_code == 400
+
+
+def test_equal_requests_without_any_header_are_one_job_for_a_while(
+    start: StartWorker, gateway: GatewayProcess, producer: Client
+) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: _generate(gateway.url).json()["id"], range(8)))
+    assert len(set(answers)) == 1
+    assert _generate(gateway.url, prompt="b").json()["id"] not in answers
+    forgetful = start_gateway(start, IMAGEFLEET_HTTP_REPEAT_S="0")
+    ids = {_generate(forgetful.url, prompt="c").json()["id"] for _ in range(2)}
+    assert len(ids) == 2
+    assert len(list(producer.jobs())) == 4
