@@ -1,5 +1,6 @@
 """Datasets that start from images: real workers fetch them, and a bad one costs its row only."""
 
+import hashlib
 import io
 import json
 import tarfile
@@ -76,6 +77,15 @@ def _write_table(folder: Path, url: str) -> Path:
     return table
 
 
+def _check_digests(documents: dict[int, dict[str, Any]], folder: Path) -> None:
+    """Check that the documents of `_write_table` name the files that their images started from."""
+    blue, mask = ((folder / name).read_bytes() for name in ("blue.png", "mask.png"))
+    for row, files in enumerate([[blue], [_png("red")], [blue, mask], []]):
+        found = [documents[row].get(name) for name in ("image_digest", "mask_image_digest")]
+        expected = [f"sha256:{hashlib.sha256(data).hexdigest()}" for data in files]
+        assert [each for each in found if each is not None] == expected
+
+
 def test_rows_of_a_table_start_from_files_and_addresses(
     start: StartWorker,
     producer: Client,
@@ -102,6 +112,7 @@ def test_rows_of_a_table_start_from_files_and_addresses(
     assert documents[1]["strength"] == 0.8
     assert documents[2]["mask_image"].startswith("inputs/")
     assert "original" in documents[0]
+    _check_digests(documents, tmp_path)
     assert not {"original", "init_image", "strength"} & documents[3].keys()
     kept = np.asarray(samples[2][1].convert("RGB"))[:, 32:]
     assert (kept == (0, 0, 255)).all()  # where the mask is black

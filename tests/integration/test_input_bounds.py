@@ -10,8 +10,9 @@ from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.contract.latents_file import MAX_HEADER_BYTES, max_file_bytes
 from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
+from imagefleet.worker.images.decode_image import MAX_PIXELS, MAX_SIDE
 from imagefleet.worker.images.file_structure import MAX_PARTS, MAX_SCANS
-from imagefleet.worker.jobs.input_images import MAX_DECODING, MAX_PIXELS, MAX_SIDE
+from imagefleet.worker.jobs.input_images import MAX_DECODING
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from tests.support.hanging import HangingServer
 from tests.support.http_client import http_get

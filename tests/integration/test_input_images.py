@@ -1,5 +1,6 @@
 """Input images are read as diffusers reads them, or refused with a clear reason."""
 
+import hashlib
 import io
 import socket
 import struct
@@ -154,7 +155,15 @@ def test_the_mask_is_true_where_the_mask_image_is_white(
     init_image = fetch(image="a.png", mask_image="mask.png")
     assert init_image.inpaint_mask is not None
     np.testing.assert_array_equal(init_image.inpaint_mask, mask > 0)
-    assert init_image.digest != fetch(image="a.png").digest
+    without = fetch(image="a.png")
+    assert init_image.digest != without.digest
+    files = [
+        hashlib.sha256(_file(image)).hexdigest()
+        for image in (_random_image(5), Image.fromarray(mask))
+    ]
+    digests = [init_image.image_digest, init_image.mask_image_digest]
+    assert digests == [f"sha256:{digest}" for digest in files]
+    assert (without.image_digest, without.mask_image_digest) == (f"sha256:{files[0]}", "")
 
 
 UNUSABLE: list[tuple[Any, type[ImagefleetError], str]] = [

@@ -1,13 +1,16 @@
 """The file of an image holds only what the image depends on; the document beside it holds all."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import pytest
 
 from imagefleet.shared.storage import StoredObject
+from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.images.metadata import image_metadata, infotext, metadata_file
 
@@ -30,6 +33,19 @@ SPEC = ImageSpec(
 def _metadata(**changes: Any) -> dict[str, Any]:
     metadata = image_metadata(job_id="cat-1", spec=SPEC, shape=INFO.shapes[0], info=INFO)
     return metadata | changes
+
+
+def test_the_metadata_of_an_inpainted_image_name_the_files_it_was_made_from() -> None:
+    pixels = np.zeros((64, 48, 3), np.uint8)
+    start = InitImage(pixels=pixels, strength=0.5, digest="sha256:0", image_digest="sha256:1")
+    inpainted = replace(start, mask_levels=pixels[..., 0], mask_image_digest="sha256:2")
+    digests = []
+    for init_image in (start, inpainted):
+        spec = replace(SPEC, init_image=init_image)
+        metadata = image_metadata(job_id="cat-1", spec=spec, shape=INFO.shapes[0], info=INFO)
+        digests.append([metadata.get(name) for name in ("image_digest", "mask_image_digest")])
+    assert digests == [["sha256:1", None], ["sha256:1", "sha256:2"]]
+    assert not {"image_digest", "mask_image_digest"} & _metadata().keys()
 
 
 def test_the_metadata_holds_everything_the_image_depends_on() -> None:

@@ -70,7 +70,9 @@ def image_metadata(
     - clip_skip, guidance_rescale, prompt_weighting and all others that have `metadata="if used"` in
       the table of parameters: only if they are used
     - strength, original: only with an init image; `original` is the `sha256:…` of its pixels and
-      mask
+      mask, resized
+    - image_digest, mask_image_digest: the `sha256:…` of the files of init image and mask, if there
+      are such
     - image_guidance_scale: only of a model that edits images
     - denoising_start, original: only of an image that goes on with latents; `original` is the
       `sha256:…` of these
@@ -202,6 +204,9 @@ def _init_image_metadata(spec: ImageSpec) -> dict[str, Any]:
         "strength": spec.init_image.strength,
         "original": spec.init_image.digest,
     }
+    for name in ("image_digest", "mask_image_digest"):
+        if digest := getattr(spec.init_image, name):
+            metadata[name] = digest
     if spec.image_guidance_scale is not None:
         metadata["image_guidance_scale"] = spec.image_guidance_scale
     return metadata

@@ -9,16 +9,14 @@ import logging
 import ssl
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from io import BytesIO
 from typing import Final
 from urllib.parse import urlsplit
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
 from imagefleet.shared.errors import (
     CallbackRefused,
@@ -37,7 +35,7 @@ from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.contract.latents_file import decode_latents, max_file_bytes
 from imagefleet.worker.engine.contract.unfinished_latents import InputLatents, LatentFormat
-from imagefleet.worker.images.file_structure import check_structure
+from imagefleet.worker.images.decode_image import decode_image
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.input_permits import FairPermits, ImageSource, image_source
 from imagefleet.worker.outbound.address_policy import AllowList, resolve_allowed
@@ -45,28 +43,12 @@ from imagefleet.worker.outbound.http_request import REQUEST_ERRORS, send_http_re
 from imagefleet.worker.process.log_format import log_fields
 
 log = logging.getLogger(__name__)
-# Pillow prints a warning for each damaged tag of a file, and a file may have 65,535 of them.
-warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
-MAX_PIXELS: Final = 40_000_000
-MAX_SIDE: Final = 65_535
-"""Pixels of the longest side. Pillow resizes a side in time that grows with it, under the GIL."""
-_FORMATS: Final = ("PNG", "JPEG", "WEBP")
-_FORMAT_NAMES: Final = ", ".join(_FORMATS)
 _TIMEOUT_S: Final = 30.0
 """One image may take this many seconds, from the name server to the last byte."""
 MAX_DECODING: Final = 2
 """At most this many files are decoded at once. One of the largest images takes 305 MB."""
-_GREY_16_BIT_MODES: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")  # names of Pillow
 _TRANSIENT_STATUSES: Final = (408, 425, 429)  # of HTTP, beside 5xx
-_DECODE_ERRORS: Final = (
-    OSError,
-    SyntaxError,  # Pillow raises it for a broken PNG
-    ValueError,
-    EOFError,
-    Image.DecompressionBombError,
-    Image.DecompressionBombWarning,
-)
 
 
 class InputImages:
@@ -153,18 +135,18 @@ class InputImages:
             return self._read_latents(request.latents, request.denoising_start, shape)
         if request.image is None:
             return None
-        pixels = np.asarray(self._read_image("image", request.image, shape))
-        mask_levels = None
+        image, image_digest = self._read_image("image", request.image, shape)
+        pixels, mask_levels, mask_digest = np.asarray(image), None, ""
         if request.mask_image is not None:
-            mask = self._read_image("mask_image", request.mask_image, shape)
+            mask, mask_digest = self._read_image("mask_image", request.mask_image, shape)
             mask_levels = np.asarray(mask.convert("L"))
-        digest = hashlib.sha256(pixels.tobytes())
-        digest.update(b"" if mask_levels is None else mask_levels.tobytes())
         return InitImage(
             pixels=pixels,
             mask_levels=mask_levels,
             strength=request.denoised_share(self._default_strengths),
-            digest=f"sha256:{digest.hexdigest()}",
+            digest=_digest(pixels.tobytes(), b"" if mask_levels is None else mask_levels.tobytes()),
+            image_digest=image_digest,
+            mask_image_digest=mask_digest,
         )
 
     def _start_fetches(self) -> None:
@@ -210,19 +192,11 @@ class InputImages:
             if self._pending.pop(attempt, None) is not None and not attempt.ended:
                 self._ready.append(attempt)
 
-    def _read_image(self, field: str, address: str, shape: Shape) -> Image.Image:
-        """Read an image as diffusers' `load_image` does; resize it as `VaeImageProcessor` does."""
+    def _read_image(self, field: str, address: str, shape: Shape) -> tuple[Image.Image, str]:
+        """Return an image, resized to `shape`, and the digest of its file."""
         data = self._read_bytes(field, address, MAX_INPUT_BYTES)
-        try:
-            check_structure(data)
-            with self._decoding, Image.open(BytesIO(data), formats=_FORMATS) as opened:
-                _check_size(field, *opened.size)
-                upright = _to_rgb(ImageOps.exif_transpose(opened))
-                return upright.resize((shape.width, shape.height), Image.Resampling.LANCZOS)
-        except UnidentifiedImageError as error:  # its text shows the repr of a Python object
-            raise InvalidInput(f"{field}: cannot be read as {_FORMAT_NAMES}") from error
-        except _DECODE_ERRORS as error:
-            raise InvalidInput(f"{field}: cannot be read as {_FORMAT_NAMES}: {error}") from error
+        with self._decoding:
+            return decode_image(field, data, shape), _digest(data)
 
     def _read_latents(self, address: str, denoising_start: float, shape: Shape) -> InputLatents:
         if self._latents is None:
@@ -233,7 +207,7 @@ class InputImages:
                 values = decode_latents(data, self._latents, shape)
         except ValueError as error:
             raise InvalidInput(f"latents: {printable(str(error))}") from error
-        digest = f"sha256:{hashlib.sha256(values.tobytes()).hexdigest()}"
+        digest = _digest(values.tobytes())
         return InputLatents(values=values, denoising_start=denoising_start, digest=digest)
 
     def _read_bytes(self, field: str, address: str, max_bytes: int) -> bytes:
@@ -287,13 +261,5 @@ class InputImages:
         return response.body
 
 
-def _check_size(field: str, width: int, height: int) -> None:
-    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
-        limit = f"{MAX_PIXELS:,} pixels, and {MAX_SIDE:,} wide and high"
-        raise InvalidInput(f"{field}: {width}x{height}; must be at most {limit}")
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode in _GREY_16_BIT_MODES:  # Pillow's own conversion makes all above 255 white
-        image = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
-    return image.convert("RGB")
+def _digest(*data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(b''.join(data)).hexdigest()}"

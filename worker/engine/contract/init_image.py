@@ -19,6 +19,10 @@ class InitImage:
     """It is the share of the steps that run, above 0 and up to 1 (diffusers)."""
     digest: str
     """It is `sha256:…` of the pixels and the mask, and represents them where specs are compared."""
+    image_digest: str = field(default="", compare=False)
+    """It is `sha256:…` of the file of the image, as it was read. '': it was no file."""
+    mask_image_digest: str = field(default="", compare=False)
+    """It is the same of the mask. '': there is none."""
 
     @property
     def inpaint_mask(self) -> NDArray[np.bool_] | None:
