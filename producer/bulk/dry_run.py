@@ -4,27 +4,34 @@ Input: the tables and the options of `start_run.start`. Output: a `DryRun`. Noth
 uploaded or queued.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from imagefleet.producer.bulk.dataset_options import parse_spec
-from imagefleet.producer.bulk.inputs import Rows, find_sources
-from imagefleet.producer.bulk.plan_builder import PlanBuilder
+from imagefleet.producer.bulk.inputs import Rows, TableSource, find_sources
+from imagefleet.producer.bulk.plan_builder import DatasetSpec, PlanBuilder
+from imagefleet.producer.bulk.plan_checks import (
+    check_no_other_dataset,
+    check_same_options,
+    check_same_work,
+    grown,
+    seams_of,
+)
+from imagefleet.producer.bulk.plan_comparison import PlanComparison
 from imagefleet.producer.bulk.plan_writer import OpenShard
 from imagefleet.producer.bulk.planner import (
     add_rows,
     check_columns,
-    check_no_other_dataset,
-    check_same_work,
     keep_shard_size,
     read_plan,
 )
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_images import RowImages
-from imagefleet.producer.bulk.row_validation import RowPlanner, Size
+from imagefleet.producer.bulk.row_validation import RowDefaults, RowPlanner, Size
 from imagefleet.producer.bulk.shard_sizes import ShardSizing
 from imagefleet.producer.bulk.start_run import open_new_destination
 from imagefleet.producer.bulk.worker_formats import check_formats, living_workers
@@ -33,6 +40,7 @@ from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
+from imagefleet.shared.storage import ObjectStore
 
 _MAX_LISTED_ROWS: Final = 20
 _RAW_BYTES_PER_PIXEL: Final = 3
@@ -57,6 +65,8 @@ class DryRun:
     """It is the sentence that refuses the run because of these rows. None: it would start."""
     is_planned: bool
     """Whether the destination holds this plan already, so that the run would resume it."""
+    new_images: int
+    """It counts the images that the destination's plan does not have yet."""
     workers: int
     """Ready workers that serve the model."""
     seconds: float | None
@@ -79,6 +89,7 @@ def dry_run(
     delimiter: str | None = None,
     encoding: str | None = None,
     upload_files: bool = False,
+    append: bool = False,
     **options: Any,
 ) -> DryRun:
     """Check every row and estimate the run that `start` would start with these arguments.
@@ -95,24 +106,14 @@ def dry_run(
     sources = find_sources(rows, input_format, url, delimiter=delimiter, encoding=encoding)
     living = living_workers(spec.defaults.model, offers, connection.worker_statuses())
     check_formats(spec, living)
-    existing = read_plan(store)
-    spec = keep_shard_size(spec, existing)
-    planner = RowPlanner(spec.defaults, offers, images)
-    check_columns(sources, spec.defaults)
-    sizing = ShardSizing.of(living)
-    with PlanBuilder(spec, planner, _UnwrittenShards(), sizing) as builder:
-        add_rows(sources, spec, builder)
-        plan = builder.finish(None)
-        rejected_rows = tuple(builder.rejected.first(_MAX_LISTED_ROWS))
-    if existing is not None:
-        check_same_work(existing, plan, store)
-    else:
-        check_no_other_dataset(plan, store)
+    planner = partial(RowPlanner, offers=offers, images=images)
+    planned = _plan(sources, spec, store, planner, ShardSizing.of(living), append=append)
+    plan, existing = planned.plan, planned.existing
     all_rows = plan.rows + plan.duplicates + plan.rejected
     refused = most and most.exceeded(plan.rejected, all_rows)
     offer = offers.get(spec.defaults.model or DEFAULT_MODEL)
     workers = [each for each in living if offer and each.state is WorkerState.READY]
-    seconds, unknown = _seconds(builder.image_steps, offer, workers)
+    seconds, unknown = _seconds(planned.image_steps, offer, workers)
     pixels = _pixels(plan.shards, offer)
     return DryRun(
         rows=plan.rows,
@@ -122,9 +123,10 @@ def dry_run(
         input_latents=plan.input_latents,
         duplicates=plan.duplicates,
         rejected=plan.rejected,
-        rejected_rows=rejected_rows,
+        rejected_rows=planned.rejected_rows,
         refused=None if refused is None else str(refused),
-        is_planned=existing is not None,
+        is_planned=existing is not None and not planned.grows,
+        new_images=plan.samples - (existing.samples if existing is not None else 0),
         workers=len(workers),
         seconds=seconds,
         seconds_unknown=unknown,
@@ -133,12 +135,64 @@ def dry_run(
     )
 
 
+class _Planned(NamedTuple):
+    """What a run would write, and what there is already."""
+
+    plan: Plan
+    existing: Plan | None
+    grows: bool
+    """Whether rows would be appended to the existing plan."""
+    image_steps: Mapping[Size, int]
+    rejected_rows: tuple[Mapping[str, object], ...]
+
+
+def _plan(
+    sources: Sequence[TableSource],
+    spec: DatasetSpec,
+    store: ObjectStore,
+    planner: Callable[[RowDefaults], RowPlanner],
+    sizing: ShardSizing,
+    *,
+    append: bool,
+) -> _Planned:
+    """Plan all rows and check the plan against the one that `store` holds."""
+    existing = read_plan(store)
+    spec = keep_shard_size(spec, existing)
+    row_planner = planner(spec.defaults)
+    check_columns(sources, spec.defaults)
+    appends = append and existing is not None
+    seams = seams_of(existing, store, appends=appends)
+    comparison = None if existing is None else PlanComparison(existing, store)
+    unwritten = _UnwrittenShards(comparison)
+    with PlanBuilder(spec, row_planner, unwritten, sizing, seams=seams) as builder:
+        if existing is not None and appends:
+            check_same_options(existing, spec, store)
+        add_rows(sources, spec, builder)
+        plan = builder.finish(None)
+        rejected_rows = tuple(builder.rejected.first(_MAX_LISTED_ROWS))
+    grows = appends and len(plan.appended) == len(seams)
+    if existing is None:
+        check_no_other_dataset(plan, store)
+    elif grows:
+        plan = grown(existing, plan, store, comparison)
+    else:
+        check_same_work(existing, plan, store, comparison)
+    return _Planned(plan, existing, grows, builder.image_steps, rejected_rows)
+
+
 class _UnwrittenShards:
-    """Takes the rows of full shards and keeps none."""
+    """Takes the rows of full shards and keeps none. It compares them with those of the plan that is
+    there, if any."""
+
+    def __init__(self, comparison: PlanComparison | None) -> None:
+        self._comparison = comparison
 
     def put_rows(self, name: str, size: Size, shard: OpenShard) -> "Future[ShardPlan]":
         described: Future[ShardPlan] = Future()
-        described.set_result(shard.describe(name, size))
+        planned = shard.describe(name, size)
+        if self._comparison is not None:
+            self._comparison.add(self._comparison.next_stored(size), planned, shard.lines)
+        described.set_result(planned)
         return described
 
     def put_rejected(self, rejected: RejectedRowsFile) -> None:

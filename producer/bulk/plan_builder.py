@@ -71,9 +71,12 @@ class PlanBuilder:
         planner: RowPlanner,
         writer: ShardWriter,
         sizing: ShardSizing | None = None,
+        *,
+        seams: Sequence[int] = (),
     ) -> None:
         """
         Args:
+            seams: row numbers, in order. No shard holds rows before and behind one.
             sizing: chooses the size of the shards if `spec` has none.
 
         Raises:
@@ -83,6 +86,9 @@ class PlanBuilder:
         if self._shard_size is not None:
             check_whole_number("shard_size", self._shard_size, 1, MAX_SHARD_SIZE)
         self._sizing = sizing or ShardSizing()
+        self._seams = list(seams)
+        self._appended: list[int] = []
+        """Seams behind which there are rows."""
         self._waiting: list[PlannedRow] = []
         """Rows that wait for the size of their shards."""
         self._waiting_images = 0
@@ -126,6 +132,8 @@ class PlanBuilder:
         if self._seen is not None and not self._seen.is_new(planned):
             self._duplicates += 1
             return
+        if self._seams and number >= self._seams[0]:
+            self._pass_seam(number)
         for field in planned.counted:
             self._counts[field] += 1
         self._loras.update(name for name, _ in planned.loras)
@@ -137,6 +145,12 @@ class PlanBuilder:
         self._waiting_images += planned.images
         if self._waiting_images > self._sizing.enough_images:
             self._place_waiting(self._sizing.size_if_enough())
+
+    def _pass_seam(self, number: int) -> None:
+        """Close all open shards, because this row lies behind a seam."""
+        self._close_all()
+        while self._seams and number >= self._seams[0]:
+            self._appended.append(self._seams.pop(0))
 
     def _place_waiting(self, shard_size: int) -> None:
         """Put the waiting rows into shards of this size, which later rows get too."""
@@ -172,8 +186,7 @@ class PlanBuilder:
             limit = f"has no row that can be generated{self.rejected.first_reason}"
             raise InvalidRequest("input", _describe(self._tables).name, limit)
         self._planner.check_columns()
-        for size, shard in self._open.items():
-            self._close(size, shard)
+        self._close_all()
         shards = tuple(shard.result() for shard in self._shards)
         rejected = self.rejected.count
         if self._spec.max_rejected is not None:
@@ -197,6 +210,7 @@ class PlanBuilder:
                 name: None if offer is None else offer.loras[name] for name in sorted(self._loras)
             },
             source=_describe(self._tables),
+            appended=tuple(self._appended),
             rows=self._rows,
             samples=self._samples,
             rejected=rejected,
@@ -205,6 +219,11 @@ class PlanBuilder:
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             **counts,
         )
+
+    def _close_all(self) -> None:
+        for size, shard in self._open.items():
+            self._close(size, shard)
+        self._open.clear()
 
     def _close(self, size: Size, shard: OpenShard) -> None:
         self._rows += len(shard.lines)

@@ -6,7 +6,7 @@ whatever other files it holds. A destination that holds another plan is refused 
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,15 +15,22 @@ from imagefleet.producer.bulk.column_names import MAX_COLUMNS
 from imagefleet.producer.bulk.copied_columns import escape_surrogates
 from imagefleet.producer.bulk.inputs import TableSource
 from imagefleet.producer.bulk.plan_builder import DatasetSpec, PlanBuilder
+from imagefleet.producer.bulk.plan_checks import (
+    check_no_other_dataset,
+    check_same_options,
+    check_same_work,
+    grown,
+    seams_of,
+)
+from imagefleet.producer.bulk.plan_comparison import PlanComparison
 from imagefleet.producer.bulk.plan_writer import PlanWriter
 from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults, RowPlanner
 from imagefleet.producer.bulk.rows import Row
 from imagefleet.producer.bulk.shard_sizes import ShardSizing
-from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN
-from imagefleet.shared.bulk.plan import NOT_IN_DATASET_DIGEST, Plan
-from imagefleet.shared.bulk.summary import read_summary
+from imagefleet.shared.bulk.file_layout import CARD, CONTACT_SHEET, MAX_TEXT_BYTES, PLAN, RUN_STATS
+from imagefleet.shared.bulk.plan import Plan
 from imagefleet.shared.errors import InvalidRequest, PlanConflict
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -46,9 +53,16 @@ def plan_dataset(
     offers: dict[str, Offer],
     images: RowImages,
     sizing: ShardSizing | None = None,
+    *,
+    before_append: Callable[[Plan], object] | None = None,
 ) -> tuple[Plan, bool]:
     """Write the plan for the rows of `sources` to `store`. Return it, and whether the store already
-    held it. `sizing` chooses the size of its shards, unless `spec` has one, or the plan in `store`.
+    held it.
+
+    Args:
+        sizing: chooses the size of the shards, unless `spec` has one, or the plan in `store`.
+        before_append: if the plan in `store` has the first of these rows, the others are appended
+            to it. This is called with that plan before it is replaced. None: it is refused.
 
     Raises:
         InvalidRequest: the input or a parameter of all rows is wrong, or no row can be generated.
@@ -56,24 +70,43 @@ def plan_dataset(
         StorageDenied, StorageUnavailable: the plan cannot be written; no plan is left behind.
     """
     existing = read_plan(store)
+    appends = existing is not None and before_append is not None
     spec = keep_shard_size(spec, existing)
     planner = RowPlanner(spec.defaults, offers, images)
     check_columns(sources, spec.defaults)
-    writer = PlanWriter(store, existing)
-    with writer, PlanBuilder(spec, planner, writer, sizing) as builder:
+    seams = seams_of(existing, store, appends=appends)
+    comparison = None if existing is None else PlanComparison(existing, store)
+    writer = PlanWriter(store, comparison, appends=appends)
+    with writer, PlanBuilder(spec, planner, writer, sizing, seams=seams) as builder:
+        if existing is not None and appends:
+            check_same_options(existing, spec, store)
         add_rows(sources, spec, builder)
         images.finish()
         plan = builder.finish(offers.get(spec.defaults.model or DEFAULT_MODEL))
         if existing is None:
             check_no_other_dataset(plan, store)
+    if existing is not None and before_append is not None and len(plan.appended) == len(seams):
+        plan = grown(existing, plan, store, comparison)
+        if read_plan(store) != existing:
+            sentence = f"{store.url}: another command has changed the plan meanwhile"
+            raise PlanConflict(f"{sentence}; give this command again")
+        before_append(existing)
+        for key in (RUN_STATS, CARD, CONTACT_SHEET):  # of the smaller dataset
+            store.delete(key)
+        _put_plan(plan, store)
+        return plan, False
     existing = existing or read_plan(store)  # another command may have planned meanwhile
     if existing is not None:
-        check_same_work(existing, plan, store)
+        check_same_work(existing, plan, store, comparison)
         return existing, True
+    _put_plan(plan, store)
+    return plan, False
+
+
+def _put_plan(plan: Plan, store: ObjectStore) -> None:
     data = plan.dump()
     check_size(PLAN, len(data), MAX_TEXT_BYTES)
     store.put(PLAN, data, "application/json")
-    return plan, False
 
 
 def check_columns(sources: Sequence[TableSource], defaults: RowDefaults) -> None:
@@ -164,40 +197,3 @@ def _check_columns(defaults: RowDefaults, table: Table) -> None:
             f"{limit}; name the one with the prompts with --column prompt=COLUMN (in Python "
             "columns={'prompt': 'COLUMN'})",
         )
-
-
-def check_no_other_dataset(new: Plan, store: ObjectStore) -> None:
-    """Raise PlanConflict if the store holds a finished dataset whose plan was removed, and is not
-    `new`. Its shards would count as finished, because their rows may be the same."""
-    stats = read_summary(store)
-    if stats is not None and stats.work != new.dataset_digest:
-        raise PlanConflict(
-            f"{store.url} holds a finished dataset of another plan, which was removed; use another "
-            "destination, or give the same input and parameters"
-        )
-
-
-def check_same_work(existing: Plan, new: Plan, store: ObjectStore) -> None:
-    """Raise PlanConflict if the stored plan is not `new`, or if their model or LoRA differ."""
-    if not existing.is_same_dataset(new):
-        fields = [
-            name
-            for name in Plan.model_fields
-            if name not in NOT_IN_DATASET_DIGEST and getattr(existing, name) != getattr(new, name)
-        ]
-        raise PlanConflict(
-            f"{store.url} holds another plan: {', '.join(fields)} differ; use another destination, "
-            "or give the same input and parameters to continue this one"
-        )
-    if existing.model_digest and new.model_digest and existing.model_digest != new.model_digest:
-        raise PlanConflict(
-            f"{store.url} was planned for model {existing.model_digest}, but the fleet has "
-            f"{new.model_digest} now; one model must generate the whole dataset"
-        )
-    for name, planned in existing.loras.items():
-        now = new.loras.get(name)
-        if planned and now and planned != now:
-            raise PlanConflict(
-                f"{store.url} was planned for LoRA {name}={planned}, but the fleet has {now} now; "
-                "one file must be used for the whole dataset"
-            )

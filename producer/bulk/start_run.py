@@ -4,6 +4,7 @@ Input: the user's arguments. Output: a `BulkRun`. Arguments are checked before a
 """
 
 import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -15,7 +16,7 @@ from imagefleet.producer.bulk.inputs import Rows, find_sources
 from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.regenerate import SubmittedJob, regenerate
 from imagefleet.producer.bulk.row_images import UploadedRowImages
-from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
+from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, POLL_S, BulkRun
 from imagefleet.producer.bulk.shard_sizes import ShardSizing
 from imagefleet.producer.bulk.worker_formats import check_formats, living_workers
 from imagefleet.producer.connection.connection import Connection
@@ -31,6 +32,7 @@ from imagefleet.shared.errors import (
     UnknownRun,
 )
 from imagefleet.shared.jobs.arguments import check_whole_number, plain_value
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, announced_url, open_store, place_of
 from imagefleet.shared.storage.schemes import Place, schemes_at
 from imagefleet.shared.text.printable import mask_url
@@ -38,11 +40,13 @@ from imagefleet.shared.text.printable import mask_url
 _DESTINATIONS: Final = schemes_at(Place.BUCKET, Place.FOLDER)
 _BROKEN_URL: Final = re.compile(f"({'|'.join(each.name for each in _DESTINATIONS)})(:(?!//)|//)")
 """An address whose `://` was typed wrong, as s3:/bucket or s3//bucket."""
+_RELEASE_S: Final = 30.0
+"""A worker releases a shard between two batches, and a dead one does not."""
 _SETTING: Final = re.compile("^IMAGEFLEET_STORAGE_URL(='[^']*')?:? ")
 """The beginning of an error about the address of a store, which names a setting."""
 
 
-def start(
+def start(  # noqa: PLR0913 - the rows, where they go, and how they are read
     connection: Connection,
     submit: Callable[..., SubmittedJob],
     rows: Rows,
@@ -54,6 +58,7 @@ def start(
     delimiter: str | None = None,
     encoding: str | None = None,
     upload_files: bool = False,
+    append: bool = False,
     **options: Any,
 ) -> BulkRun:
     """Plan and send a dataset, or resume it if the destination holds the same plan.
@@ -63,6 +68,7 @@ def start(
     Args:
         submit: its method; it generates samples again to compare them.
         upload_files: whether text in the columns of images may name files of this host.
+        append: whether rows behind those that the destination's plan has are added to the dataset.
         options: those of `dataset_options.parse_spec`.
     """
     max_failures, priority = map(plain_value, (max_failures, priority))
@@ -78,7 +84,10 @@ def start(
         workers = living_workers(spec.defaults.model, offers, connection.worker_statuses())
         check_formats(spec, workers)
         sizing = ShardSizing.of(workers)
-        plan, _ = plan_dataset(sources, spec, store, offers, images, sizing)
+        before_append = partial(_cancel_run, connection, url, store) if append else None
+        plan, _ = plan_dataset(
+            sources, spec, store, offers, images, sizing, before_append=before_append
+        )
     run = _bulk_run(connection, submit, url, store, plan)
     run.resume(max_failures=max_failures, priority=priority)
     return run
@@ -127,6 +136,20 @@ def _bulk_run(
         connection=connection,
         regenerate=partial(regenerate, submit),
     )
+
+
+def _cancel_run(connection: Connection, destination: str, store: ObjectStore, plan: Plan) -> None:
+    """Cancel the run of `plan`, before a larger plan replaces it. Finished shards are of both.
+
+    Wait a while until workers have released its shards, which would fail without their plan.
+    """
+    run = _id_of(connection, destination, store, plan)
+    deadline = time.monotonic() + _RELEASE_S
+    with suppress(UnknownRun), connection.runs() as runs:
+        if runs.cancel(run) is State.SUCCEEDED:
+            return
+        while runs.get(run).shards_by_state[State.RUNNING] and time.monotonic() < deadline:
+            time.sleep(POLL_S)
 
 
 def _id_of(connection: Connection, destination: str, store: ObjectStore, plan: Plan) -> str:

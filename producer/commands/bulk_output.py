@@ -85,6 +85,8 @@ def _print_dry_run(found: DryRun, *, as_json: bool) -> None:
     echo(f"images  {found.images:,} in {counted(found.shards, 'shard')}")
     echo(f"time    {_time(found)}")
     echo(f"size    {_size(found)}")
+    if found.new_images < found.images and not found.is_planned:
+        echo(f"new     {counted(found.new_images, 'image')}; the others are planned already")
     if found.is_planned:
         echo("The destination holds this plan already; the run would resume it.")
     echo("Nothing was written or queued.")

@@ -88,6 +88,9 @@ def _require_inputs(
     type=click.Path(exists=True, file_okay=False),
     help="Expand __color__ in prompts to a line of color.txt in this folder.",
 )
+@click.option(
+    "--append", is_flag=True, help="Add the rows behind those that DESTINATION has already."
+)
 @click.option("--dedupe", is_flag=True, help="Generate rows with equal parameters only once.")
 @click.option(
     "--max-rejected",

@@ -148,6 +148,9 @@ class Plan(_Counts):
     """Digest of each LoRA that a row uses, by name; None if no worker had announced it. Release
     0.1.0 refuses a plan that has this field, too."""
     source: Source
+    appended: tuple[int, ...] = ()
+    """From each of these row numbers on, rows were appended. They have shards of their own. Release
+    0.1.0 refuses a plan that has this field, too."""
     rows: int
     samples: int
     rejected: int = 0

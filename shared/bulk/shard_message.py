@@ -29,6 +29,8 @@ read raises it, by its `rows_since` in the table. Plans without such parameters 
 1, so that workers of release 0.1.0 can make them."""
 
 
+_APPENDED_SINCE: Final = 2
+"""The oldest version whose readers know plans with appended rows."""
 _MAX_SHARDS: Final = 10**9
 ShardNumber = Annotated[int, Field(strict=True, ge=0, lt=_MAX_SHARDS)]
 """It is strict, because a Decimal in a message may take hours to become an int."""
@@ -69,7 +71,7 @@ def shards_to_send(plan: Plan, shards: Iterable[ShardPlan]) -> Iterator[ShardToS
 def _version_of(plan: Plan) -> int:
     """Return the oldest version whose readers make this plan correctly."""
     used = (PARAMETERS[name].rows_since or 1 for name in ROW_PARAMETERS if plan.uses(name))
-    return max(used, default=1)
+    return max([*used, _APPENDED_SINCE if plan.appended else 1])
 
 
 def bulk_queue(namespace: str, model: str | None, height: int | None, width: int | None) -> str:
