@@ -29,6 +29,7 @@ from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.compile.jax_compilation_cache import CacheHits, bypass_cache
 from imagefleet.worker.engine.compile.load_elsewhere import load_elsewhere
+from imagefleet.worker.engine.compile.start_log import StartLog
 from imagefleet.worker.engine.placement.mesh import Placement
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class ExecutableCache:
         self.compiled = 0
         """It is the number of executables that no store had."""
         self._jax_cache_hits = CacheHits()
+        self.start_log = StartLog()
 
     def load_or_compile(
         self,
@@ -102,6 +104,7 @@ class ExecutableCache:
         lower: Callable[[], jax.stages.Lowered],
         *,
         copy: "DeviceCopy | None" = None,
+        number: str = "1 of 1",
     ) -> Any:
         """Return the executable of a program.
 
@@ -111,6 +114,7 @@ class ExecutableCache:
                 of the fingerprint.
             lower: Called only if no store has the executable.
             copy: The part of the devices that runs it. None: all devices.
+            number: Which program of how many it is, for the log: `2 of 6`.
         """
         key = self._key(name, inputs)
         stores_without: list[ObjectStore] = []
@@ -126,14 +130,16 @@ class ExecutableCache:
             # The runtime cannot load the first copy's executable on these devices.
             devices = "-".join(str(device.id) for device in copy.devices)
             own = DeviceCopy(devices=copy.devices, first=copy.devices)
-            return self.load_or_compile(f"{name}-on-{devices}", inputs, lower, copy=own)
+            own_name = f"{name}-on-{devices}"
+            return self.load_or_compile(own_name, inputs, lower, copy=own, number=number)
         if not self.compiled:
             log.info(
                 "no store has the executable %s, compiling it for %s",
                 key,
                 ", ".join(self.environment),
             )
-        compiled = self._compile(lower())
+        with self.start_log.stage(f"compiling program {number}: {name}"):
+            compiled = self._compile(lower())
         self._put(stores_without, key, self._serialize(key, compiled))
         return compiled
 

@@ -50,10 +50,13 @@ class ProgramCompiler:
     def compile(self, shape: Shape, rgb_factors: jax.Array) -> ShapeExecutables:
         """Load all programs of a shape, or compile them. A cached program is not traced."""
         inputs = self.inputs(shape, rgb_factors)
+        lowerings = self.lowerings(shape, rgb_factors)
         return ShapeExecutables(
             **{
-                name: self.executable_cache.load_or_compile(f"{shape}/{name}", inputs, lower)
-                for name, lower in self.lowerings(shape, rgb_factors).items()
+                name: self.executable_cache.load_or_compile(
+                    f"{shape}/{name}", inputs, lower, number=f"{number} of {len(lowerings)}"
+                )
+                for number, (name, lower) in enumerate(lowerings.items(), 1)
             }
         )
 

@@ -91,12 +91,17 @@ class StreamCompiler:
     def compile(self, shape: Shape, rgb_factors: jax.Array) -> StreamExecutables:
         """Load all programs of a shape, or compile them. A cached program is not traced."""
         inputs = self._compiler(self.one).inputs(shape, rgb_factors)
+        lowerings = self.lowerings(shape, rgb_factors)
         return StreamExecutables(
             **{
                 name: self.executable_cache.load_or_compile(
-                    self._program(shape, name), inputs, lower, copy=self.copy
+                    self._program(shape, name),
+                    inputs,
+                    lower,
+                    copy=self.copy,
+                    number=f"{number} of {len(lowerings)}",
                 )
-                for name, lower in self.lowerings(shape, rgb_factors).items()
+                for number, (name, lower) in enumerate(lowerings.items(), 1)
             }
         )
 

@@ -55,13 +55,15 @@ def build_engine(
     files, model = setup.files, setup.model
     numpy_dtype = choose_dtype(dtype, placement.platform)
     workload = Workload.of(placement, numpy_dtype, per_device_batch, options)
-    programs, weights = load_networks(files, model, placement, workload, setup.shapes, options)
+    with executable_cache.start_log.stage(f"reading the weights of {identity.name}"):
+        programs, weights = load_networks(files, model, placement, workload, setup.shapes, options)
+        digest = files.digest()
     max_steps = setup.limit_steps(max_num_inference_steps)
     loras, inversions = applied_loras(options.loras), model.inversions
     info = ModelInfo(
         name=identity.name,
         source=identity.source,
-        digest=digest_with(files.digest(), loras, inversions),
+        digest=digest_with(digest, loras, inversions),
         loras=loras,
         textual_inversions=inversions,
         job_loras=job_loras(options.job_loras),

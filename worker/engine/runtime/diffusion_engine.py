@@ -113,7 +113,8 @@ class DiffusionEngine:
             for shape in self._executables
         }
         for shape in self.info.shapes:
-            self._run_each_program(shape)
+            with self._executable_cache.start_log.stage(f"running each program of {shape} once"):
+                self._run_each_program(shape)
         self._compiled_before_ready = int(self._compiled)
         log.info(
             "the engine is warm after %.1f s: %s, %s compiled, %d loaded",
@@ -160,8 +161,10 @@ class DiffusionEngine:
         stream = DeviceStream(
             executables, weights, copy, self._one_image, self._per_device_batch, factors
         )
+        start_log = self._executable_cache.start_log
         for shape in self.info.shapes:
-            self._run_stream_programs(stream, executables[shape], weights, copy, shape)
+            with start_log.stage(f"running each program of {shape} once for a stream"):
+                self._run_stream_programs(stream, executables[shape], weights, copy, shape)
         return stream
 
     def _run_stream_programs(
