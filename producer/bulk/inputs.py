@@ -29,6 +29,7 @@ from imagefleet.producer.bulk.readers import (
     open_iterable,
     open_table,
 )
+from imagefleet.producer.bulk.saved_datasets import files_of_saved
 from imagefleet.producer.bulk.stored_inputs import find_objects, is_hidden
 from imagefleet.producer.bulk.text_files import FileOptions, error_named
 from imagefleet.shared.errors import InvalidRequest
@@ -190,6 +191,8 @@ def _files_in(folder: Path, options: FileOptions, output: Path | None) -> list[P
     that is the folder itself or lies around it."""
     if _is_below(folder, output):
         output = None
+    if options.file_type is None and (saved := files_of_saved(folder)) is not None:
+        return saved
     files = (
         path
         for path in sorted(folder.rglob("*"))

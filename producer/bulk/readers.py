@@ -3,8 +3,8 @@ iterable.
 
 Input: a file, or an iterable of prompts or mappings. Output: the names of its columns, if they are
 known in advance, and for each row a prompt, a mapping of columns, or the reason why it cannot be
-read. This module depends on neither parameters nor plans. Memory holds one row, for Parquet one row
-group.
+read. This module depends on neither parameters nor plans. Memory holds one row, for Parquet and
+Arrow one group of rows.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from imagefleet.producer.bulk.a1111 import read_a1111, read_text
+from imagefleet.producer.bulk.arrow_files import arrow_columns, read_arrow
 from imagefleet.producer.bulk.comfyui import read_comfyui
 from imagefleet.producer.bulk.csv_rows import csv_columns, read_csv
 from imagefleet.producer.bulk.image_files import IMAGE_TYPES, read_image, read_images
@@ -193,6 +194,8 @@ _READERS: Final = {
     "ndjson": _Reader(json_lines, lambda *_: None),
     "json": _Reader(json_rows, lambda *_: None),
     "parquet": _Reader(read_parquet, parquet_columns),
+    "arrow": _Reader(read_arrow, arrow_columns),
+    "feather": _Reader(read_arrow, arrow_columns),
     **dict.fromkeys(IMAGE_TYPES, _Reader(read_image, lambda *_: None)),
     "a1111": _Reader(read_a1111, lambda *_: None),
     "comfyui": _Reader(read_comfyui, lambda *_: None),

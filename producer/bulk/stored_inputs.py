@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from imagefleet.producer.bulk.readers import TABLE_ENDS, has_file_type, is_image
+from imagefleet.producer.bulk.saved_datasets import SPLITS, only_split
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.storage import ObjectStore, endpoint_of, open_bucket_of_others
 from imagefleet.shared.text.printable import mask_url
@@ -71,6 +72,8 @@ def _matching(store: ObjectStore, pattern: str, output: str | None, *, any_type:
         if plain == pattern:
             pattern += "/"  # a folder without the final slash
     if not pattern or pattern.endswith("/"):
+        if store.exists(pattern + SPLITS):
+            pattern += only_split(store.url + pattern, store.get(pattern + SPLITS)) + "/"
         keys = (
             key
             for key in store.list(pattern)

@@ -29,17 +29,16 @@ _BROKEN: Final = (EOFError, zlib.error, lzma.LZMAError, OSError)
 """Readers of damaged compressed files raise these."""
 _BZIP2_BLOCKS: Final = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 """One of these follows BZh and a digit: the first block begins, or the file ends."""
+_NAMED: Final = "; --input-format %s (in Python input_format=) reads it"
 _FOREIGN: Final = (
-    (b"PAR1", "is a Parquet file; --input-format parquet (in Python input_format=) reads it"),
+    (b"PAR1", "is a Parquet file" + _NAMED % "parquet"),
     (b"PK\x03\x04", "is a ZIP archive or a workbook; unpack it, or save it as CSV"),
-    (b"ARROW1", "is an Arrow file; write it as Parquet"),
+    (b"ARROW1", "is an Arrow file" + _NAMED % "arrow"),
+    (b"\xff\xff\xff\xff", "is an Arrow stream" + _NAMED % "arrow"),
     (b"\xd0\xcf\x11\xe0", "is a workbook; save it as CSV"),
     (b"%PDF", "is a PDF file; only tables of prompts are read"),
-    (b"\x89PNG", "is an image; --input-format png (in Python input_format=) reads what it says"),
-    (
-        b"\xff\xd8\xff",
-        "is an image; --input-format jpg (in Python input_format=) reads what it says",
-    ),
+    (b"\x89PNG", "is an image" + _NAMED % "png"),
+    (b"\xff\xd8\xff", "is an image" + _NAMED % "jpg"),
 )
 """Files that are no text begin so. The sentences say what to do."""
 _NO_MARK: Final = (
