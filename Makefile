@@ -11,7 +11,7 @@ TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformer
 # the command line. The longest come early, so that the other processes do not wait for them.
 PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 LONGEST = tests/integration/test_worker_process.py
-WITH_SERVERS = -n 3 tests/chaos tests/fuzz $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/integration/test_*.py))
+WITH_SERVERS = -n 3 tests/chaos tests/fuzz $(LONGEST) tests/integration/gateway $(filter-out $(LONGEST),$(wildcard tests/integration/test_*.py))
 # Two sets of tests at once print their lines one after the other, where make can do so (macOS has 3.81).
 WHOLE_OUTPUT = $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
 WITHOUT_SERVERS = -n 2 tests/unit/engine/test_known_checkpoints.py tests/unit

@@ -1,5 +1,6 @@
 """Build the web application of the gateway from its dialects."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -9,13 +10,22 @@ from fastapi import FastAPI
 
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.openai import images, models
-from imagefleet.producer.gateway.openai.errors import error_body
+from imagefleet.producer.gateway.openai.errors import ERROR_SCHEMA, error_body
 from imagefleet.producer.gateway.web import health, image_files
-from imagefleet.producer.gateway.web.errors import Renderer, handle_errors
+from imagefleet.producer.gateway.web.dialect import Dialect
+from imagefleet.producer.gateway.web.document import describe
+from imagefleet.producer.gateway.web.errors import handle_errors
 from imagefleet.producer.gateway.web.limit_body import LimitBody
 from imagefleet.producer.gateway.web.request_log import RequestLog
 
-_ROUTERS: Final = (images.router, models.router, image_files.router, health.router)
+_OPENAI: Final = Dialect(
+    routers=(images.router, models.router, image_files.router, health.router),
+    paths=re.compile("/"),
+    error_body=error_body,
+    error_schema=ERROR_SCHEMA,
+)
+_DIALECTS: Final = (_OPENAI,)
+"""The first one whose paths fit has a path."""
 
 
 def build_app(gateway: Gateway) -> FastAPI:
@@ -28,9 +38,11 @@ def build_app(gateway: Gateway) -> FastAPI:
         redoc_url=None,
     )
     app.state.gateway = gateway
-    for router in _ROUTERS:
-        app.include_router(router)
-    handle_errors(app, _renderer_of)
+    for dialect in _DIALECTS:
+        for router in dialect.routers:
+            app.include_router(router)
+    handle_errors(app, _DIALECTS)
+    describe(app, _DIALECTS, needs_keys=gateway.needs_keys)
     settings = gateway.settings
     app.add_middleware(
         LimitBody, max_bytes=settings.http_max_body_bytes, timeout_s=settings.http_body_timeout_s
@@ -45,7 +57,3 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await gateway.start()
     yield
     gateway.close()
-
-
-def _renderer_of(path: str) -> Renderer:
-    return error_body

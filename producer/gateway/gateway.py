@@ -28,6 +28,7 @@ class Gateway:
             require_keys: False answers programs of this host without a key.
         """
         self.settings: Final = settings
+        self.needs_keys: Final = require_keys
         self.threads: Final = Threads(_THREADS)
         self.client: Final = Client(settings=settings)
         connection = self.client.connection

@@ -7,7 +7,7 @@ these files.
 
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from imagefleet.shared.jobs.model import QueueSafeName
 
@@ -67,7 +67,19 @@ LoraScale = tuple[
     QueueSafeName,
     Annotated[float, Field(ge=-MAX_LORA_SCALE, le=MAX_LORA_SCALE, allow_inf_nan=False)],
 ]
+_PAIR_SCHEMA: Final = {
+    "type": "array",
+    "prefixItems": [
+        {"type": "string"},
+        {"type": "number", "minimum": -MAX_LORA_SCALE, "maximum": MAX_LORA_SCALE},
+    ],
+    "minItems": 2,
+    "maxItems": 2,
+}
 LoraScales = Annotated[
-    tuple[LoraScale, ...], BeforeValidator(parse_pairs), AfterValidator(_check_names)
+    tuple[LoraScale, ...],
+    BeforeValidator(parse_pairs),
+    AfterValidator(_check_names),
+    WithJsonSchema({"type": ["array", "string"], "items": _PAIR_SCHEMA, "maxItems": MAX_LORAS}),
 ]
 """It holds name and scale of each LoRA."""

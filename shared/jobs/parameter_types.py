@@ -6,7 +6,15 @@ Input: one value. Output: the same value as a request keeps it, or an error that
 
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
 from imagefleet.shared.jobs.addresses import (
     IMAGE_OBJECTS,
@@ -83,10 +91,31 @@ def _check_latents_address(address: str, info: ValidationInfo) -> str:
     return check_input_address(address, LATENTS_OBJECTS, stored=is_stored(info))
 
 
-Prompt = Annotated[StrictStr, AfterValidator(_check_text), AfterValidator(_check_not_empty)]
-NegativePrompt = Annotated[StrictStr, BeforeValidator(_mark_as_given), AfterValidator(_check_text)]
+Prompt = Annotated[
+    StrictStr,
+    AfterValidator(_check_text),
+    AfterValidator(_check_not_empty),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": MAX_PROMPT_CHARACTERS}),
+]
+NegativePrompt = Annotated[
+    StrictStr,
+    BeforeValidator(_mark_as_given),
+    AfterValidator(_check_text),
+    WithJsonSchema({"type": "string", "maxLength": MAX_PROMPT_CHARACTERS}),
+]
 """A text that is given but empty becomes a blank."""
-Side = Annotated[StrictInt, AfterValidator(_check_side)]
+Side = Annotated[
+    StrictInt,
+    AfterValidator(_check_side),
+    WithJsonSchema(
+        {
+            "type": "integer",
+            "minimum": SIZE_MULTIPLE,
+            "maximum": MAX_SIDE_PIXELS,
+            "multipleOf": SIZE_MULTIPLE,
+        }
+    ),
+]
 """Pixels."""
 Steps = Annotated[StrictInt, Field(ge=1, le=MAX_STEPS)]
 Guidance = Annotated[float, Field(ge=0.0, le=MAX_GUIDANCE, allow_inf_nan=False)]
@@ -108,7 +137,10 @@ CallbackUrl = Annotated[StrictStr, AfterValidator(_check_callback_url)]
 Ttl = Annotated[float, Field(gt=0.0, le=MAX_TTL_S, allow_inf_nan=False)]
 """Seconds."""
 Keep = Annotated[
-    float, BeforeValidator(parse_duration), Field(gt=0.0, le=MAX_KEEP_S, allow_inf_nan=False)
+    float,
+    BeforeValidator(parse_duration),
+    Field(gt=0.0, le=MAX_KEEP_S, allow_inf_nan=False),
+    WithJsonSchema({"type": ["number", "string"], "exclusiveMinimum": 0, "maximum": MAX_KEEP_S}),
 ]
 """Seconds. A caller may also write a text, as in `30d`."""
 CallerMetadata = Annotated[dict[str, Any], AfterValidator(check_metadata)]

@@ -12,6 +12,25 @@ _TYPES: Final = {
     429: "rate_limit_error",
 }
 
+_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
+ERROR_SCHEMA: Final = {
+    "title": "OpenAIError",
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": _TEXT_OR_NULL | {"description": "The field that is wrong."},
+                "code": _TEXT_OR_NULL,
+            },
+        }
+    },
+}
+
 
 def error_body(problem: Problem) -> dict[str, Any]:
     """Return the envelope `{"error": …}`."""

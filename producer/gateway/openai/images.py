@@ -14,7 +14,13 @@ from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.jobs.repeats import RequestJob
 from imagefleet.producer.gateway.openai.edit_images import mask_of, read_edit
-from imagefleet.producer.gateway.openai.images_request import ImagesRequest, body_schema
+from imagefleet.producer.gateway.openai.images_document import (
+    ANSWERS,
+    JOB_HEADER,
+    edits_body,
+    images_body,
+)
+from imagefleet.producer.gateway.openai.images_request import ImagesRequest
 from imagefleet.producer.gateway.openai.images_response import ImagesAnswer
 from imagefleet.producer.gateway.web.bodies import read_json
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
@@ -23,24 +29,15 @@ from imagefleet.producer.gateway.web.events import event_stream
 
 router: Final = APIRouter(prefix="/v1/images", tags=["OpenAI Images"])
 Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
-_JOB_HEADER: Final = "x-imagefleet-job"
 
 
-def _body(schema: Mapping[str, Any], *media_types: str) -> dict[str, Any]:
-    content = {each: {"schema": schema} for each in media_types}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-@router.post("/generations", openapi_extra=_body(body_schema(), "application/json"))
+@router.post("/generations", responses=ANSWERS, openapi_extra=images_body())
 async def create_image(request: Request, caller: Submitter) -> Response:
     """Generate images of a prompt, and answer when they are there."""
     return await _answer(request, caller, "image_generation", await read_json(request), {})
 
 
-@router.post(
-    "/edits",
-    openapi_extra=_body(body_schema(of_edits=True), "application/json", "multipart/form-data"),
-)
+@router.post("/edits", responses=ANSWERS, openapi_extra=edits_body())
 async def edit_image(request: Request, caller: Submitter) -> Response:
     """Generate images that start from an image. With a mask only its transparent part changes."""
     return await _answer(request, caller, "image_edit", *await read_edit(request))
@@ -73,7 +70,7 @@ async def _answer(
     if asked.stream:
         return event_stream(_stream(gateway, caller, job, answer))
     body = await while_connected(request, _wait(gateway, caller, job, answer))
-    return JSONResponse(body, headers={_JOB_HEADER: job.name})
+    return JSONResponse(body, headers={JOB_HEADER: job.name})
 
 
 async def _wait(

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from imagefleet.producer.gateway.problems import wrong_field
-from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 from imagefleet.shared.jobs.parameter_types import MAX_IMAGES
 
 _SIZE: Final = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})")
@@ -102,32 +101,3 @@ class ImagesRequest(BaseModel):
             limit = "must be WIDTHxHEIGHT in pixels, as in 512x512, or auto"
             raise wrong_field("size", self.size, limit)
         return {"width": int(found[1]), "height": int(found[2])}
-
-
-def body_schema(*, of_edits: bool = False) -> dict[str, Any]:
-    """Return the JSON schema of the body: OpenAI's fields, and the parameters of a job."""
-    schema = ImagesRequest.model_json_schema()
-    properties = schema["properties"]
-    for name, row in PARAMETERS.items():
-        if name not in properties:
-            properties[name] = {"description": row.about}
-    if of_edits:
-        properties["images"] = {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"image_url": {"type": "string"}},
-                "required": ["image_url"],
-            },
-            "minItems": 1,
-            "maxItems": 1,
-            "description": "The image to start from: an http(s) or data: URL, or an address of an "
-            "image of this gateway.",
-        }
-        properties["mask"] = {
-            "type": "object",
-            "properties": {"image_url": {"type": "string"}},
-            "required": ["image_url"],
-            "description": "A data: URL of an image that is transparent where it is edited.",
-        }
-    return schema

@@ -7,6 +7,7 @@ from starlette.requests import Request
 
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.gateway import Gateway
+from imagefleet.producer.gateway.openai.models_document import MODEL_ANSWERS, MODELS_ANSWERS
 from imagefleet.producer.gateway.problems import unknown
 from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
 from imagefleet.shared.jobs.offers import Offer
@@ -16,14 +17,14 @@ router: Final = APIRouter(prefix="/v1/models", tags=["Models"])
 AnyCaller = Annotated[Caller, Depends(caller_with(None))]
 
 
-@router.get("")
+@router.get("", responses=MODELS_ANSWERS)
 async def list_models(request: Request, caller: AnyCaller) -> dict[str, Any]:
     """List the models that workers offer, and the other names that the operator gave them."""
     models = await _models(gateway_of(request))
     return {"object": "list", "data": [_shown(name, each) for name, each in models.items()]}
 
 
-@router.get("/{name:path}")
+@router.get("/{name:path}", responses=MODEL_ANSWERS)
 async def get_model(request: Request, caller: AnyCaller, name: str) -> dict[str, Any]:
     """Describe one model: its shapes, schedulers, LoRA and limits."""
     models = await _models(gateway_of(request))

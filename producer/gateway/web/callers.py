@@ -1,6 +1,6 @@
 """Give routes the caller of a request."""
 
-from collections.abc import Awaitable, Callable
+from typing import Final
 
 from starlette.requests import Request
 
@@ -15,16 +15,22 @@ def gateway_of(request: Request) -> Gateway:
     return gateway
 
 
-def caller_with(scope: Scope | None) -> Callable[[Request], Awaitable[Caller]]:
-    """Return a dependency that yields the caller, who has a scope; None: any. It raises Problem."""
+class FindCaller:
+    """This dependency of a route yields its caller, who has a scope; None: any. It raises
+    Problem."""
 
-    async def find_caller(request: Request) -> Caller:
-        gateway = gateway_of(request)
-        caller = await gateway.authenticator.caller(request.headers, scope)
+    def __init__(self, scope: Scope | None) -> None:
+        self.scope: Final = scope
+
+    async def __call__(self, request: Request) -> Caller:
+        caller = await gateway_of(request).authenticator.caller(request.headers, self.scope)
         request.state.caller = caller
         return caller
 
-    return find_caller
+
+def caller_with(scope: Scope | None) -> FindCaller:
+    """Return a dependency that yields the caller, who has a scope; None: any. It raises Problem."""
+    return FindCaller(scope)
 
 
 def base_url(request: Request) -> str:

@@ -2,8 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -13,26 +13,27 @@ from starlette.responses import JSONResponse, Response
 
 from imagefleet.producer.gateway.problems import Problem, problem_of
 from imagefleet.producer.gateway.web.connected import ClientGone
+from imagefleet.producer.gateway.web.dialect import Dialect, dialect_of
 from imagefleet.shared.errors import ImagefleetError
 
 log = logging.getLogger(__name__)
 
-Renderer = Callable[[Problem], Mapping[str, Any]]
-"""Writes the body of an error in the form of one dialect."""
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
 
 
-def handle_errors(app: FastAPI, renderer_of: Callable[[str], Renderer]) -> None:
-    """Answer the errors of all routes.
-
-    Args:
-        renderer_of: returns the renderer for a path.
-    """
+def handle_errors(app: FastAPI, dialects: Sequence[Dialect]) -> None:
+    """Answer the errors at all paths, each in its dialect; the last one has what is left."""
 
     async def on_problem(request: Request, error: Exception) -> Response:
         problem = _as_problem(error, request)
-        body = renderer_of(request.url.path)(problem)
-        return JSONResponse(body, problem.status, headers=headers_of(problem))
+        dialect = dialect_of(dialects, request.url.path)
+        given = error.headers if isinstance(error, HTTPException) else None  # as `Allow`
+        return JSONResponse(
+            dialect.error_body(problem),
+            problem.status,
+            headers={**(given or {}), **headers_of(problem)},
+            media_type=dialect.error_media_type,
+        )
 
     for kind in (Problem, ImagefleetError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, on_problem)

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from imagefleet.producer.gateway.web.callers import gateway_of
+from imagefleet.producer.gateway.web.document import may_answer
 
 router: Final = APIRouter(tags=["Health"])
 
@@ -16,7 +17,7 @@ async def is_alive() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz")
+@router.get("/readyz", responses=may_answer(503))
 async def is_ready(request: Request) -> dict[str, str]:
     """Say whether Redis answers; 503 if not."""
     gateway = gateway_of(request)
