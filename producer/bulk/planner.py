@@ -6,6 +6,7 @@ whatever other files it holds. A destination that holds another plan is refused 
 """
 
 import logging
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -32,6 +33,7 @@ from imagefleet.producer.bulk.shard_sizes import ShardSizing
 from imagefleet.shared.bulk.file_layout import CARD, CONTACT_SHEET, MAX_TEXT_BYTES, PLAN, RUN_STATS
 from imagefleet.shared.bulk.plan import Plan
 from imagefleet.shared.errors import InvalidRequest, PlanConflict
+from imagefleet.shared.jobs.foreign_names import FOREIGN_NAMES, plain_name
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.storage import ObjectStore
@@ -191,9 +193,15 @@ def _check_columns(defaults: RowDefaults, table: Table) -> None:
         if column not in table.columns:
             raise InvalidRequest("column", f"{name}={column}", limit)
     if table.columns and "prompt" not in (*table.columns, *defaults.columns):
+        column = next(filter(_may_hold_prompts, table.columns), "COLUMN")
         raise InvalidRequest(
             "column",
             "prompt",
-            f"{limit}; name the one with the prompts with --column prompt=COLUMN (in Python "
-            "columns={'prompt': 'COLUMN'})",
+            f"{limit}; name the one with the prompts with --column "
+            f"{shlex.quote(f'prompt={column}')} (in Python columns={{'prompt': {column!r}}})",
         )
+
+
+def _may_hold_prompts(column: str) -> bool:
+    foreign = FOREIGN_NAMES.get(plain_name(column))
+    return foreign is not None and foreign.ours == "prompt"

@@ -115,6 +115,8 @@ def open_iterable(rows: Iterable[Any], name: str | None = None) -> Table:
 def file_type_of(name: str) -> str:
     """Return the type of a file by its name. Raise InvalidRequest if the type is not known."""
     suffix = _suffix(name)
+    if suffix in _WORKBOOKS:
+        raise InvalidRequest("input", name, "is a workbook; save it as CSV")
     if suffix not in _ENDS:
         known = ", ".join(f".{each}" for each in _ENDS)
         limit = (
@@ -204,5 +206,6 @@ FILE_TYPES: Final = tuple(each for each in _READERS if each != UNNAMED_TEXT)
 """The types of files that can be read."""
 _ENDS: Final = tuple(each for each in FILE_TYPES if each not in ("a1111", "comfyui"))
 """The types that the ends of names say."""
+_WORKBOOKS: Final = ("xlsx", "xlsm", "xls", "ods", "numbers")
 TABLE_ENDS: Final = frozenset(_ENDS) - {*IMAGE_TYPES}
 """The names of tables end so."""

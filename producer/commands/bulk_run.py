@@ -131,7 +131,7 @@ def run(
 ) -> None:
     """Generate images for every row of the INPUTs in DESTINATION.
 
-    An INPUT is a .txt, .csv, .tsv, .jsonl, .json or .parquet file, a folder of them, a glob,
+    An INPUT is a .txt, .csv, .tsv, .jsonl, .json, .parquet or .arrow file, a folder, a glob,
     images with their parameters, s3://bucket/…, hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT],
     or - for standard input, which needs --input-format.
 
