@@ -8,6 +8,7 @@ from typing import Final
 
 from fastapi import FastAPI
 
+from imagefleet.producer.gateway.batches import file_routes
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.openai import images, models
 from imagefleet.producer.gateway.openai.errors import ERROR_SCHEMA, error_body
@@ -15,11 +16,17 @@ from imagefleet.producer.gateway.web import health, image_files
 from imagefleet.producer.gateway.web.dialect import Dialect
 from imagefleet.producer.gateway.web.document import describe
 from imagefleet.producer.gateway.web.errors import handle_errors
-from imagefleet.producer.gateway.web.limit_body import LimitBody
+from imagefleet.producer.gateway.web.limit_body import BodyLimit, LimitBody
 from imagefleet.producer.gateway.web.request_log import RequestLog
 
 _OPENAI: Final = Dialect(
-    routers=(images.router, models.router, image_files.router, health.router),
+    routers=(
+        images.router,
+        models.router,
+        file_routes.router,
+        image_files.router,
+        health.router,
+    ),
     paths=re.compile("/"),
     error_body=error_body,
     error_schema=ERROR_SCHEMA,
@@ -44,8 +51,11 @@ def build_app(gateway: Gateway) -> FastAPI:
     handle_errors(app, _DIALECTS)
     describe(app, _DIALECTS, needs_keys=gateway.needs_keys)
     settings = gateway.settings
+    limit = BodyLimit(
+        max_bytes=settings.http_max_body_bytes, timeout_s=settings.http_body_timeout_s
+    )
     app.add_middleware(
-        LimitBody, max_bytes=settings.http_max_body_bytes, timeout_s=settings.http_body_timeout_s
+        LimitBody, limit=limit, limit_of_path={file_routes.PATH: file_routes.body_limit(settings)}
     )
     app.add_middleware(RequestLog)
     return app

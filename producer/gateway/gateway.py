@@ -4,9 +4,11 @@ from typing import Final
 
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.gateway.access.authenticate import Authenticator
+from imagefleet.producer.gateway.access.fleet_secret import FleetSecret
 from imagefleet.producer.gateway.access.image_quota import ImageQuota
 from imagefleet.producer.gateway.access.keys import ApiKeys
 from imagefleet.producer.gateway.access.rates import RequestRates
+from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.producer.gateway.jobs.addresses import ImageAddresses
 from imagefleet.producer.gateway.jobs.caller_images import CallerImages
@@ -35,20 +37,22 @@ class Gateway:
         self.watcher: Final = JobWatcher(connection)
         keys = ApiKeys(connection) if require_keys else None
         self.authenticator: Final = Authenticator(keys, RequestRates(connection), self.threads)
-        self.addresses: Final = ImageAddresses(connection, settings.http_image_url_s)
+        self.secret: Final = FleetSecret(connection)
+        self.addresses: Final = ImageAddresses(self.secret, settings.http_image_url_s)
+        self.files: Final = TenantFiles(connection, self.secret, settings.http_file_keep_s)
         self.repeats: Final = Repeats(connection, self.threads, settings.http_repeat_s)
         self.jobs: Final = TenantJobs(
             self.client,
             self.watcher,
             self.threads,
-            CallerImages(self.addresses),
+            CallerImages(self.addresses, self.files),
             ImageQuota(connection),
         )
         self.images: Final = JobImages(self.jobs, self.addresses, self.threads)
 
     async def start(self) -> None:
         """Read what all gateways of the fleet share. Raises BrokerUnavailable."""
-        await self.threads.run(self.addresses.load_secret)
+        await self.threads.run(self.secret.load)
 
     def close(self) -> None:
         """End all waiting, and close the connections to Redis."""

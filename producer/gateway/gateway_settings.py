@@ -32,13 +32,25 @@ class GatewaySettings(Settings):
     http_max_body_bytes: int = Field(
         default=100_000_000,
         ge=1_000,
-        description="Largest body of a request; a larger one is answered with 413.",
+        description="Largest body of a request; a larger one is answered with 413. Files have a "
+        "limit of their own.",
+    )
+    http_max_file_bytes: int = Field(
+        default=200_000_000,
+        ge=1_000,
+        description="Largest file that `POST /v1/files` takes.",
+    )
+    http_file_keep_s: int = Field(
+        default=30 * 24 * 3_600,
+        ge=3_600,
+        description="Seconds after which an uploaded file, or the output of a batch, is deleted. "
+        "An upload may ask for less.",
     )
     http_body_timeout_s: float = Field(
         default=60.0,
         gt=0,
         description="Seconds within which the body of a request must have come; else it is "
-        "answered with 408.",
+        "answered with 408. A file has ten times as many.",
     )
     http_wait_s: float = Field(
         default=600.0,

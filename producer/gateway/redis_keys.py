@@ -23,7 +23,7 @@ def image_quota_key(namespace: str, key_id: str, day: str) -> str:
 
 
 def address_secret_key(namespace: str) -> str:
-    """Return the key of the secret with which gateways sign addresses of images (string)."""
+    """Return the key of the secret of the gateways of a fleet (string); see `FleetSecret`."""
     return f"{namespace}:http-secret"
 
 
@@ -34,3 +34,17 @@ def request_key(namespace: str, digest: str) -> str:
         digest: of the request.
     """
     return f"{namespace}:http-request:{digest}"
+
+
+def files_key(namespace: str, folder: str) -> str:
+    """Return the key of the files of one tenant (hash: id to JSON).
+
+    Args:
+        folder: the tenant's, in the store.
+    """
+    return f"{namespace}:http-files:{folder}"
+
+
+def files_expiring_key(namespace: str) -> str:
+    """Return the key of when each file of all tenants expires (sorted set: `folder/id`)."""
+    return f"{namespace}:http-files-expiring"

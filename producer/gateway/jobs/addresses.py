@@ -1,46 +1,31 @@
-"""Sign the addresses of images, so that whoever has one can open that image for a while.
+"""Sign addresses of the gateway, so that whoever has one can open that image or file for a while.
 
-The signature is HMAC-SHA256 over path and expiry with a secret that the gateways of a fleet share
-in Redis. So an address that one gateway made opens at each of them.
+The signature is over path and expiry with the secret that the gateways of a fleet share. So an
+address that one gateway made opens at each of them.
 """
 
-import hashlib
 import hmac
 import re
-import secrets
 import time
 from typing import Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from imagefleet.producer.connection.connection import Connection
-from imagefleet.producer.gateway.redis_keys import address_secret_key
+from imagefleet.producer.gateway.access.fleet_secret import FleetSecret
 
 IMAGE_PATH: Final = "/v1/images/{job_id}/{file}"
 _IMAGE_ADDRESS: Final = re.compile(r"/v1/images/([A-Za-z0-9_.-]+)/([0-9]+\.[a-z]+)$")
-_SECRET_BYTES: Final = 32
 
 
 class ImageAddresses:
     """Makes and checks addresses. Threads may share it."""
 
-    def __init__(self, connection: Connection, valid_s: int) -> None:
+    def __init__(self, secret: FleetSecret, valid_s: int) -> None:
         """
         Args:
             valid_s: seconds for which an address opens without a key.
         """
-        self._connection = connection
-        self._key = address_secret_key(connection.settings.namespace)
+        self._secret = secret
         self._valid_s = valid_s
-        self._secret = b""
-
-    def load_secret(self) -> None:
-        """Read the secret from Redis; the first gateway of a fleet makes it.
-
-        Raises BrokerUnavailable.
-        """
-        with self._connection.translate_errors():
-            self._connection.redis.set(self._key, secrets.token_hex(_SECRET_BYTES), nx=True)
-            self._secret = str(self._connection.redis.get(self._key)).encode()
 
     def sign(self, job_id: str, file: str) -> str:
         """Return path and query of the address of one image of a job.
@@ -49,13 +34,21 @@ class ImageAddresses:
             job_id: the stored id.
             file: as in `0.png`.
         """
-        path = IMAGE_PATH.format(job_id=job_id, file=file)
+        return self.sign_path(IMAGE_PATH.format(job_id=job_id, file=file))
+
+    def sign_path(self, path: str) -> str:
+        """Return path and query of a signed address."""
         expires = str(int(time.time()) + self._valid_s)
         return f"{path}?{urlencode({'expires': expires, 'signature': self._sign(path, expires)})}"
 
     def is_valid(self, job_id: str, file: str, expires: str, signature: str) -> bool:
         """Return whether a gateway of this fleet signed this address, and it has not expired."""
-        expected = self._sign(IMAGE_PATH.format(job_id=job_id, file=file), expires)
+        path = IMAGE_PATH.format(job_id=job_id, file=file)
+        return self.is_valid_path(path, expires, signature)
+
+    def is_valid_path(self, path: str, expires: str, signature: str) -> bool:
+        """Return whether a gateway of this fleet signed this path, and it has not expired."""
+        expected = self._sign(path, expires)
         is_ours = hmac.compare_digest(expected.encode(), signature.encode())
         return is_ours and expires.isdecimal() and int(expires) >= time.time()
 
@@ -74,5 +67,4 @@ class ImageAddresses:
         return (job_id, file) if valid else None
 
     def _sign(self, path: str, expires: str) -> str:
-        text = f"{path}\n{expires}".encode()
-        return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
+        return self._secret.sign(f"{path}\n{expires}")

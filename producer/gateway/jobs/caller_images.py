@@ -1,15 +1,19 @@
 """Turn the images that a caller sends, or names, into what a job can start from.
 
-A caller may send bytes or a `data:` URL, and name an http(s) address, or an image that the gateway
-gave to it. Keys of the store are refused: they would open images of other tenants.
+A caller may send bytes or a `data:` URL, and name an http(s) address, an image that the gateway
+gave to it, or a file that it uploaded. Keys of the store are refused: they would open images of
+other tenants. The calls block.
 """
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from imagefleet.producer.gateway.access.caller import Caller
+from imagefleet.producer.gateway.files.stored_file import OPENAI_PREFIX, REPLICATE_PREFIX
+from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.jobs.addresses import ImageAddresses
 from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
@@ -17,15 +21,21 @@ from imagefleet.shared.storage.job_keys import job_folder
 
 INPUT_FIELDS: Final = ("image", "mask_image", "latents")
 _LIMIT: Final = (
-    "must be an http(s) address, a data: URL with base64, or a signed address of this gateway"
+    "must be an http(s) address, a data: URL with base64, a signed address of this gateway, or the "
+    "id of a file"
 )
+_FILE: Final = re.compile(
+    rf"(https?://[^\s?#]+/v1/files/)?(({OPENAI_PREFIX}|{REPLICATE_PREFIX})[A-Za-z0-9]+)"
+)
+"""It matches the id of a file, or its address, which clients of Replicate give as an input."""
 
 
 class CallerImages:
     """Resolves what jobs start from."""
 
-    def __init__(self, addresses: ImageAddresses) -> None:
+    def __init__(self, addresses: ImageAddresses, files: TenantFiles) -> None:
         self._addresses = addresses
+        self._files = files
 
     def resolve(self, caller: Caller, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters with bytes, http(s) addresses and keys that the caller may read.
@@ -35,15 +45,19 @@ class CallerImages:
         given = dict(parameters)
         for field in INPUT_FIELDS:
             if isinstance(given.get(field), str):
-                given[field] = self._resolve(caller, field, given[field])
+                given[field] = self.resolve_text(caller, field, given[field])
         return given
 
-    def _resolve(self, caller: Caller, field: str, address: str) -> str | bytes:
+    def resolve_text(self, caller: Caller, field: str, address: str) -> str | bytes:
+        """Return bytes, an http(s) address, or a key that the caller may read. Raises Problem."""
         if address.startswith("data:"):
             return decode_data_url(field, address)
         if signed := self._addresses.signed_image(address):
             job_id, file = signed
             return f"{job_folder(job_id)}/{file}"
+        if named := _FILE.fullmatch(address):
+            stored = self._files.find(caller.tenant, named[2])
+            return self._files.read(caller.tenant, stored, MAX_INPUT_BYTES)
         if address.startswith(("http://", "https://")) or caller.tenant is None:
             return address
         raise wrong_field(field, address, _LIMIT)

@@ -56,7 +56,7 @@ class TenantJobs:
             ImagefleetError: see `Client.submit`.
         """
         given = _allowed(caller, parameters)
-        given = self._inputs.resolve(caller, given)
+        given = await self._threads.run(self._inputs.resolve, caller, given)
         name = new_job_id() if name is None else name
         job_id = stored_id(caller.tenant, name)
         try:

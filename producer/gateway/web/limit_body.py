@@ -1,7 +1,8 @@
 """Bound the body of each request: its bytes, and the seconds in which it must have come."""
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,29 +13,44 @@ _LENGTH: Final = b"content-length"
 _ENCODING: Final = b"content-encoding"
 
 
+@dataclass(frozen=True, kw_only=True)
+class BodyLimit:
+    """How large a body may be, and how long it may take to come."""
+
+    max_bytes: int
+    timeout_s: float
+    """It counts seconds."""
+
+
 class LimitBody:
     """An ASGI application around another one, whose `receive` raises Problem."""
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self, app: ASGIApp, *, limit: BodyLimit, limit_of_path: Mapping[str, BodyLimit]
+    ) -> None:
+        """
+        Args:
+            limit: of all paths but those in `limit_of_path`.
+        """
         self._app = app
-        self._max_bytes = max_bytes
-        self._timeout_s = timeout_s
+        self._limit = limit
+        self._limit_of_path = limit_of_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            body = _LimitedBody(scope, receive, self._max_bytes, self._timeout_s)
-            receive = body.receive
+            limit = self._limit_of_path.get(scope["path"], self._limit)
+            receive = _LimitedBody(scope, receive, limit).receive
         await self._app(scope, receive, send)
 
 
 class _LimitedBody:
     """One request has this body."""
 
-    def __init__(self, scope: Scope, receive: Receive, max_bytes: int, timeout_s: float) -> None:
+    def __init__(self, scope: Scope, receive: Receive, limit: BodyLimit) -> None:
         self._headers = dict(scope["headers"])
         self._receive = receive
-        self._max_bytes = max_bytes
-        self._timeout_s = timeout_s
+        self._max_bytes = limit.max_bytes
+        self._timeout_s = limit.timeout_s
         self._deadline: float | None = None
         self._bytes = 0
         self._is_complete = False

@@ -1,0 +1,34 @@
+"""Hold the secret that all gateways of a fleet share in Redis, and sign texts with it."""
+
+import hashlib
+import hmac
+import secrets
+from typing import Final
+
+from imagefleet.producer.connection.connection import Connection
+from imagefleet.producer.gateway.redis_keys import address_secret_key
+
+_SECRET_BYTES: Final = 32
+
+
+class FleetSecret:
+    """Signs texts, so that no caller can make the signature of another text. Threads may share
+    it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._key = address_secret_key(connection.settings.namespace)
+        self._secret = b""
+
+    def load(self) -> None:
+        """Read the secret from Redis; the first gateway of a fleet makes it.
+
+        Raises BrokerUnavailable.
+        """
+        with self._connection.translate_errors():
+            self._connection.redis.set(self._key, secrets.token_hex(_SECRET_BYTES), nx=True)
+            self._secret = str(self._connection.redis.get(self._key)).encode()
+
+    def sign(self, text: str) -> str:
+        """Return the HMAC-SHA256 of a text in hexadecimal. Call `load` before."""
+        return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,45 @@
+"""Share work between the gateways of a fleet: a sorted set says when each piece of it is due.
+
+A gateway that claims a piece has it for some seconds. If the gateway dies, the piece is due again
+then, and another one takes it. So each piece of work must be safe to begin twice.
+"""
+
+from typing import Final, cast
+
+from imagefleet.producer.connection.connection import Connection
+from imagefleet.shared.redis_client.scripts import load_script
+
+
+class DueTimes:
+    """When each member of one set is due. Threads may share it."""
+
+    def __init__(self, connection: Connection, key: str, claim_s: float) -> None:
+        """
+        Args:
+            key: of the sorted set in Redis.
+            claim_s: seconds after which a claimed member is due again, unless it is `put` again.
+        """
+        self._connection = connection
+        self._key = key
+        self.claim_s: Final = claim_s
+        self._claim = load_script(connection.redis, __package__, "claim_due")
+
+    def claim(self) -> str | None:
+        """Return the member that is due first, and hide it for `claim_s`; None if none is due.
+
+        Raises BrokerUnavailable.
+        """
+        with self._connection.translate_errors():
+            return cast(str | None, self._claim(keys=[self._key], args=[self.claim_s]))
+
+    def put(self, member: str, due_in_s: float) -> None:
+        """Let a member be due after some seconds from now. Raises BrokerUnavailable."""
+        redis = self._connection.redis
+        with self._connection.translate_errors():
+            seconds, microseconds = redis.time()
+            redis.zadd(self._key, {member: seconds + microseconds / 1e6 + due_in_s})
+
+    def forget(self, member: str) -> None:
+        """Remove a member. Raises BrokerUnavailable."""
+        with self._connection.translate_errors():
+            self._connection.redis.zrem(self._key, member)
