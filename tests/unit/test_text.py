@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 
 import pytest
 
@@ -132,6 +133,20 @@ def test_a_log_record_is_escaped_masked_and_bounded() -> None:
     assert "\r" not in text
     assert "hunter2" not in text
     assert len(text) < 30_000
+
+
+def test_a_traceback_is_shown_before_an_error_that_quotes_a_long_value() -> None:
+    try:
+        raise ValueError("x" * 100_000)
+    except ValueError:
+        info = sys.exc_info()
+    record = logging.LogRecord("name", logging.ERROR, "path", 1, "failed", (), info)
+    assert PrintableFilter().filter(record)
+    assert record.exc_text is not None
+    lines = record.exc_text.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1].startswith("ValueError: xxx")
+    assert max(map(len, lines)) <= 4_000
 
 
 def test_a_log_record_that_cannot_be_formatted_is_kept() -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from imagefleet.shared.text.printable import mask_credentials, printable, printable_lines
 
 _MAX_CHARACTERS: Final = 4_000
-"""A longer message is cut. Celery quotes whole requests."""
+"""A longer message, or line of a traceback, is cut. Celery quotes whole requests."""
 _MAX_TRACEBACK: Final = 20_000
 _FORMATTER: Final = logging.Formatter()
 
@@ -25,8 +25,9 @@ class PrintableFilter(logging.Filter):
         if record.exc_info and not record.exc_text:
             record.exc_text = _FORMATTER.formatException(record.exc_info)
         if record.exc_text:
-            text = mask_credentials(record.exc_text[-_MAX_TRACEBACK:])
-            record.exc_text = printable_lines(text)
+            # An error may quote a value of any length, before which its traceback stands.
+            text = "\n".join(line[:_MAX_CHARACTERS] for line in record.exc_text.split("\n"))
+            record.exc_text = printable_lines(mask_credentials(text[-_MAX_TRACEBACK:]))
         return True
 
 
