@@ -135,6 +135,7 @@ judge: $(VENV)/.dev ## 400 held-out captions through a real worker, judged from 
 	$(BIN)/python -m tools.train_shapes.evaluate --fleet shapes --count 400
 
 sheets: $(VENV)/.dev ## write the image sheets of the README
+	rm -f $(OUT)/contact-sheet.png
 	$(BIN)/imagefleet demo --out $(OUT) && cp $(OUT)/contact-sheet.png docs/contact-sheet.png
 	$(BIN)/python -m tools.train_shapes.guidance_sheet docs/guidance.png
 

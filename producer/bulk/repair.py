@@ -46,6 +46,11 @@ def damaged_shards(plan: Plan, store: ObjectStore, report: VerifyReport) -> list
     ]
 
 
+def is_repaired(report: VerifyReport) -> bool:
+    """Return whether all problems go away when the `damaged_shards` are generated again."""
+    return not any(problem.what in _NOT_REPAIRABLE for problem in report.problems)
+
+
 def damaged_files(store: ObjectStore, shard: str, report: VerifyReport) -> list[str]:
     """Return the keys of a damaged shard whose files must not be used again.
 

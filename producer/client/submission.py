@@ -46,6 +46,8 @@ class EntryParser:
         self._common = without_missing(common)
         self._common_keys: dict[tuple[str, str | None], str] = {}
         """Uploaded images of `common` have these keys, by field and model."""
+        self._required: set[tuple[str, str | None]] = set()
+        """Texts that were found to be keys, by model."""
         self._uploader = uploader
         self._several = several
 
@@ -107,7 +109,17 @@ class EntryParser:
         }
         request = JobRequest.parse({**parameters, **dict.fromkeys(images, NOT_YET_UPLOADED)})
         admit(request, offers)
+        self._require_objects(request, images)
         return (new_job_id() if job_id is None else check_job_id(job_id)), request, images
+
+    def _require_objects(self, request: JobRequest, images: Mapping[str, object]) -> None:
+        """Check the inputs of a job that are texts, each text once."""
+        for field in INPUT_FIELDS:
+            text, model = getattr(request, field), request.model
+            if text is None or field in images or (text, model) in self._required:
+                continue
+            self._uploader.require_object(field, text, model)
+            self._required.add((text, model))
 
     def _merge(self, entry: object) -> dict[str, Any]:
         """Return the parameters of one job. A None counts as absent, except for the prompt. So it

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from imagefleet.producer.bulk.progress_view import Rates, line, render
+from imagefleet.producer.bulk.repair import is_repaired
 from imagefleet.producer.bulk.verify import VerifyReport
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.bulk_output import watch_run
@@ -104,26 +105,26 @@ def retry_failed(client: Client, name: str, as_json: bool) -> None:
 def verify(client: Client, name: str, sample: int, repair: bool, as_json: bool) -> None:
     """Check every file against the plan. The exit code is 1 if there is a problem.
 
-    Unplanned files are not deleted, also not by --repair. Delete them yourself.
+    With --repair it is 0 if the shards that are made again have all the problems. Unplanned files
+    are not deleted, also not by --repair. Delete them yourself.
     """
     bulk_run = client.find_bulk(name)
     report = bulk_run.verify(sample=sample)
     sent = bulk_run.repair(report) if repair and not report.clean else 0
+    exit_code = int(not (report.clean or (repair and is_repaired(report))))
     if as_json:
         echo_fields({**asdict(report), "shards_sent_again": sent}, as_json=True)
-        sys.exit(0 if report.clean else 1)
+        sys.exit(exit_code)
     echo(_summary(report))
     Console().print(_problem_table(report))
-    if report.clean:
-        return
-    if repair:
+    if repair and not report.clean:
         echo(f"{counted(sent, 'shard')} sent again; `imagefleet bulk wait` shows their progress")
     if report.unplanned_files:
         echo(
             f"{counted(report.unplanned_files, 'unplanned file')}: not in the plan, and imagefleet "
             "deletes no such files. Delete them, or `verify` reports them again."
         )
-    sys.exit(1)
+    sys.exit(exit_code)
 
 
 for command in (run, status, wait, cancel, verify, retry_failed):

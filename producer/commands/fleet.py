@@ -9,6 +9,7 @@ from typing import Final
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,7 @@ from imagefleet.shared.text.printable import counted, printable
 
 _REFRESH_S: Final = 2.0
 _MAX_ERROR: Final = 1_000
+_MAX_WIDTH: Final = 1_000
 _MAX_HOSTS: Final = 20
 """The failures of this many hosts are shown."""
 _COLOURS: Final = {
@@ -53,7 +55,9 @@ def fleet(client: Client, watch: bool, as_json: bool) -> None:
         return
     console = Console()
     if not watch:
-        console.print(render(next(statuses)))
+        status = next(statuses)
+        console.width = max(console.width, _width_of(status.workers, console))
+        console.print(render(status))
         return
     with Live(console=console, auto_refresh=False, screen=sys.stdout.isatty()) as live:
         for status in statuses:
@@ -85,6 +89,13 @@ def render(status: FleetStatus) -> RenderableType:
     )
 
 
+def _width_of(workers: Sequence[WorkerStatus], console: Console) -> int:
+    """Return the width at which the names of workers, which `drain` takes, are shown whole. A
+    terminal breaks longer lines itself."""
+    table, wide = _worker_table(workers), console.options.update(max_width=_MAX_WIDTH)
+    return Measurement.get(console, wide, table).maximum
+
+
 def _difference(difference: HostDifference) -> Text:
     text = cell(f"{difference}{' (allowed)' if difference.allowed else ''}")
     text.stylize("yellow" if difference.allowed else "red")
@@ -98,6 +109,21 @@ def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
     kinds = Counter(
         (each.model, " ".join(each.shapes), each.devices, each.version) for each in workers
     )
+    return Group(
+        *(
+            cell(f"workers: {count}, model {model}, shapes {shapes}, devices {devices}, {version}")
+            for (model, shapes, devices, version), count in kinds.items()
+        ),
+        _worker_table(workers),
+        *(
+            Text(printable(_latest_error(each), _MAX_ERROR), "dim" if each.recovered else "")
+            for each in workers
+            if each.last_error
+        ),
+    )
+
+
+def _worker_table(workers: Sequence[WorkerStatus]) -> Table:
     table = Table("worker", "state", box=None, pad_edge=False)
     for name in ("in flight", "images", "images/s", "filled", "step s", "busy", "lease s"):
         table.add_column(name, justify="right")
@@ -113,18 +139,7 @@ def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
             _percent(each.busy),
             "" if each.lease_left_s is None else f"{each.lease_left_s:.0f}",
         )
-    return Group(
-        *(
-            cell(f"workers: {count}, model {model}, shapes {shapes}, devices {devices}, {version}")
-            for (model, shapes, devices, version), count in kinds.items()
-        ),
-        table,
-        *(
-            Text(printable(_latest_error(each), _MAX_ERROR), "dim" if each.recovered else "")
-            for each in workers
-            if each.last_error
-        ),
-    )
+    return table
 
 
 def _latest_error(worker: WorkerStatus) -> str:

@@ -25,7 +25,7 @@ def workers() -> None:
 @client_command
 @json_option()
 def list_workers(client: Client, as_json: bool) -> None:
-    """List the workers that hold a lease: name, state, model."""
+    """List the workers that hold a lease: worker (its name, which `drain` takes), state, model."""
     found = client.fleet.workers.statuses()
     if not found:
         note_none("workers")

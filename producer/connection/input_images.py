@@ -14,7 +14,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from imagefleet.shared.errors import InvalidRequest, StorageDenied
+from imagefleet.shared.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    StorageDenied,
+    StorageUnavailable,
+)
 from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import input_key
@@ -54,6 +59,27 @@ class InputImageUploader:
         checked = check_image(field, image)
         put_image(self._open_store(model), checked)
         return checked.key
+
+    def require_object(self, field: str, text: str, model: str | None) -> None:
+        """Check that a text without a folder is the key of an object. It may be the name of a file,
+        which is not meant to be uploaded for its name.
+
+        The keys of images of jobs, and of those that were uploaded, have folders. A store that this
+        host cannot read is not asked.
+
+        Raises:
+            InvalidRequest: there is no such object.
+        """
+        if "/" in text:
+            return
+        try:
+            store = self._open_store(model)
+            exists = store.exists(text)
+        except (ConfigurationError, StorageDenied, StorageUnavailable):
+            return
+        if not exists:
+            limit = f"there is no such object in {store.url}; for a file of this host give"
+            raise InvalidRequest(field, text, f"{limit} pathlib.Path({text!r})")
 
 
 def path_or_address(field: str, text: str, folder: Path) -> Path | str:

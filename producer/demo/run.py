@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
@@ -160,8 +161,17 @@ def _write_contact_sheet(statuses: Sequence[JobStatus], out: Path) -> Path | Non
     ]
     if not images:
         return None
-    (out / "contact-sheet.png").write_bytes(contact_sheet(images))
-    return out / "contact-sheet.png"
+    sheet = _new_file(out)
+    sheet.write_bytes(contact_sheet(images))
+    return sheet
+
+
+def _new_file(out: Path) -> Path:
+    """Return where the contact sheet goes: beside those of earlier demos."""
+    names = (f"contact-sheet-{number}.png" for number in count(2))
+    return next(
+        out / name for name in chain(["contact-sheet.png"], names) if not (out / name).exists()
+    )
 
 
 @contextmanager

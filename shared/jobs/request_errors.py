@@ -1,12 +1,15 @@
 """Turn what pydantic says of a wrong job request into an error with field, value and limit."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.foreign_names import hint, scheduler_hint
+
+_NO_TEXT: Final = ("int_type", "float_type", "bool_type")
+"""These errors of pydantic would read as if the text "7" were no number."""
 
 
 def invalid_request(
@@ -29,6 +32,8 @@ def invalid_request(
         return InvalidRequest(field, parameters.get(field), limit)
     limit = first["msg"].removeprefix("Value error, ")
     limit = limit[0].lower() + limit[1:]
+    if first["type"] in _NO_TEXT and isinstance(parameters.get(field), str):
+        limit += ", not text"
     if field == "scheduler":
         limit = scheduler_hint(parameters.get(field)) + limit
     return InvalidRequest(field, parameters.get(field), limit.replace("input should", "must"))

@@ -482,6 +482,8 @@ def test_the_first_line_about_a_damaged_dataset_says_that_it_is_not_as_planned(
     head, *_ = checked.stdout.splitlines()
     sentence = "not as planned, 2 problems: 60 of 60 images in 6 shards, 0 failed"
     assert (checked.returncode, head) == (1, sentence)
+    repaired = bulk("verify", folder, "--repair", "--json")
+    assert (repaired.returncode, json.loads(repaired.stdout)["shards_sent_again"]) == (0, 1)
 
 
 def test_verify_counts_only_existing_images_as_present(fleet: Client, tmp_path: Path) -> None:

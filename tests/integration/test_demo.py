@@ -46,6 +46,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_the_demo_makes_every_image_and_a_contact_sheet(tmp_path: Path) -> None:
+    (tmp_path / "contact-sheet.png").write_bytes(b"of an earlier demo")
     done = subprocess.run(
         [*DEMO, "--out", str(tmp_path), "--prompt", "a red star", "--prompt", "a blue ring"],
         cwd=ROOT,
@@ -55,12 +56,13 @@ def test_the_demo_makes_every_image_and_a_contact_sheet(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 job.started, 2 job.succeeded; signatures refused: 0" in done.stdout
-    assert "contact-sheet.png" in done.stdout
+    assert "contact-sheet-2.png" in done.stdout
+    assert (tmp_path / "contact-sheet.png").read_bytes() == b"of an earlier demo"
     images = sorted((tmp_path / "jobs").glob("*/0.png"))
     assert len(images) == 2
     prompts = [json.loads(p.with_suffix(".json").read_text())["prompt"] for p in images]
     assert prompts == ["a red star", "a blue ring"]
-    with Image.open(tmp_path / "contact-sheet.png") as sheet:
+    with Image.open(tmp_path / "contact-sheet-2.png") as sheet:
         assert sheet.width > 400
 
 

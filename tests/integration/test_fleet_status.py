@@ -86,6 +86,17 @@ def test_the_claims_of_a_worker_are_those_in_flight_and_not_those_of_its_heartbe
     assert "1 in flight" in shown
 
 
+def test_names_that_drain_takes_are_shown_whole_in_80_columns(
+    client: redis.Redis, namespace: str, settings: dict[str, str], make_claims: MakeClaims
+) -> None:
+    name = "gke-tpu-v5e-pool-7f3a9c2b-x4kd.europe-west4.internal:123456:abc123"
+    claims = make_claims(name)
+    status = WorkerStatus(worker=name, state=WorkerState.READY, images=12_345)
+    client.hset(workers_key(namespace), claims.worker, status.dump())
+    shown = CliRunner(env={**settings, "COLUMNS": "80"}).invoke(main, ["fleet"]).output
+    assert re.search(rf"^{re.escape(name)} +ready +0 +12,345 ", shown, re.MULTILINE), shown
+
+
 def test_a_drained_worker_ends_with_success_and_is_not_listed(
     start: StartWorker, producer: Client, settings: dict[str, str]
 ) -> None:

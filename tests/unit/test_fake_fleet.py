@@ -62,6 +62,28 @@ def test_a_job_goes_on_with_the_latents_of_another(fleet: FakeFleet) -> None:
     assert _failure_code(gone) == "invalid_input"
 
 
+def test_the_name_of_a_file_that_no_object_has_is_refused_at_once(
+    fleet: FakeFleet, tmp_path: Path
+) -> None:
+    client, name = fleet.client, "nofile.png"
+    for submit in (
+        lambda: client.submit("a", image=name),
+        lambda: client.submit_many([{"prompt": "a", "image": name}]),
+        lambda: client.submit_many(["a", "b"], image=name),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            submit()
+        assert (refused.value.field, refused.value.value) == ("image", "nofile.png")
+        assert "there is no such object in file://" in refused.value.limit
+        assert refused.value.limit.endswith(
+            "for a file of this host give pathlib.Path('nofile.png')"
+        )
+    [made] = fleet.client.submit("a").result(TIMEOUT_S).images
+    store = Path(made.url.removeprefix("file://").removesuffix(made.key))
+    (store / "star.png").write_bytes(made.read())
+    assert fleet.client.submit("b", image="star.png").result(TIMEOUT_S).images
+
+
 def test_a_dataset_is_made_and_verified(fleet: FakeFleet, tmp_path: Path) -> None:
     prompts = [f"prompt {n}" for n in range(90)]
     run = fleet.client.bulk(prompts, tmp_path / "data", shard_size=40, format="files")

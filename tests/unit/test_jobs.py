@@ -34,6 +34,7 @@ WRONG = [
     ({"prompt": 5}, "prompt", "valid string"),
     ({"prompt": None}, "prompt", "valid string"),
     ({"prompt": "a", "seed": True}, "seed", "valid integer"),
+    ({"prompt": "a", "seed": "7"}, "seed", "='7': must be a valid integer, not text"),
     ({"prompt": "a", "height": "64", "width": 64}, "height", "valid integer"),
     ({"prompt": "a", "tenant": "a@b"}, "tenant", "letters, digits, '_'"),
     ({"prompt": "a", "negative_prompt": "b" * 5000}, "negative_prompt", "at most 4000"),

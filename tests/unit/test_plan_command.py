@@ -1,6 +1,7 @@
 """The command `imagefleet-worker plan` reads configs only and prints a table or JSON."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,17 @@ def test_a_folder_without_weights_is_planned_as_a_table_and_as_json(tmp_path: Pa
     assert (document["batching"], streams["batching"]) == ("static", "continuous")
     for batch, stream in zip(batches, streams["batches"], strict=True):
         assert batch["workspace_bytes"] < stream["workspace_bytes"], "it decodes beside a step"
+
+
+def test_small_numbers_have_digits_that_say_something() -> None:
+    """The bundled model is so small that one digit after the point shows nothing of it."""
+    [_, header, *lines] = run_plan("--topology", "v5e-8").stdout.splitlines()
+    table = [line.split() for line in lines[: lines.index("")]]
+    step = header.split("images")[1].split()[-1]
+    assert step == "ms/step"
+    assert all(float(row[-1]) > 0 and float(row[3]) > 0 for row in table)
+    assert float(table[1][-1]) == pytest.approx(2 * float(table[0][-1]), rel=0.01)  # two images
+    assert re.search(r"^64x64: about [0-9]+,[0-9]{3} images a second", "\n".join(lines), re.M)
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,12 @@ def _table(planned: "HostPlan") -> Iterator[str]:
         share = batch.need.total / planned.host.generation.memory_bytes
         yield (
             f"{batch.mesh:<15} {batch.per_device_batch:>16} {batch.images:>6} "
-            f"{batch.need.weights / _GIB:>11.2f} {batch.need.workspace / _GIB:>13.2f} "
+            f"{_rounded(batch.need.weights / _GIB):>11} "
+            f"{_rounded(batch.need.workspace / _GIB):>13} "
             f"{share:>9.0%} {'yes' if batch.fits else 'no':>4}"
-            + "".join(f"  {1e3 * batch.step_seconds[shape]:>17.1f}" for shape in planned.shapes)
+            + "".join(
+                f"  {_rounded(1e3 * batch.step_seconds[shape]):>17}" for shape in planned.shapes
+            )
         )
 
 
@@ -108,7 +111,7 @@ def _notes(planned: "HostPlan") -> Sequence[str]:
     from imagefleet.worker.engine.loading.host_plan import DECODE_SHARE, STEP_SHARE
 
     rates = (
-        f"{shape}: about {rate:.2f} images a second on the host with "
+        f"{shape}: about {_rounded(rate)} images a second on the host with "
         f"{counted(planned.steps, 'step')}"
         for shape, rate in planned.images_per_second.items()
     )
@@ -122,6 +125,11 @@ def _notes(planned: "HostPlan") -> Sequence[str]:
         "They leave out what the devices of one copy exchange if model is above 1. Small",
         "models and small images reach a much smaller share.",
     )
+
+
+def _rounded(number: float) -> str:
+    """Return a number with three digits that say something."""
+    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 
 def _document(model: str, planned: "HostPlan") -> dict[str, Any]:
