@@ -19,6 +19,8 @@ from imagefleet.producer.gateway.jobs.watch import JobWatcher
 from imagefleet.producer.gateway.threads import Threads
 
 _THREADS: Final = 32
+_DECODED_AT_ONCE: Final = 2
+"""A small file may hold an image of 200 MB."""
 
 
 class Gateway:
@@ -32,6 +34,7 @@ class Gateway:
         self.settings: Final = settings
         self.needs_keys: Final = require_keys
         self.threads: Final = Threads(_THREADS)
+        self.decoding: Final = Threads(_DECODED_AT_ONCE)
         self.client: Final = Client(settings=settings)
         connection = self.client.connection
         self.watcher: Final = JobWatcher(connection)

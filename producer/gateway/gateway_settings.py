@@ -46,6 +46,12 @@ class GatewaySettings(Settings):
         description="Seconds after which an uploaded file, or the output of a batch, is deleted. "
         "An upload may ask for less.",
     )
+    http_head_timeout_s: float = Field(
+        default=10.0,
+        gt=0,
+        description="Seconds within which the first line and the headers of a request must have "
+        "come; else the connection is closed.",
+    )
     http_body_timeout_s: float = Field(
         default=60.0,
         gt=0,

@@ -12,6 +12,7 @@ from imagefleet.producer.gateway.access.authenticate import is_loopback
 from imagefleet.producer.gateway.app import build_app
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.gateway_settings import GatewaySettings
+from imagefleet.producer.gateway.web.heads import bound_heads
 from imagefleet.shared.errors import ConfigurationError
 
 _END_WITHIN_S: Final = 2
@@ -41,6 +42,7 @@ def serve(settings: GatewaySettings, host: str, port: int, on_ready: Callable[[i
         host=host,
         port=port,
         backlog=_BACKLOG,
+        http=bound_heads(settings.http_head_timeout_s),
         log_config=None,
         access_log=False,
         server_header=False,

@@ -16,6 +16,8 @@ from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 _MAX_PIXELS: Final = 4096 * 4096
 _FILES: Final = ("image", "mask")
 _OPAQUE: Final = 255
+_FORMATS: Final = ("PNG", "WEBP")
+"""Decoders of other formats are not tried."""
 
 
 async def read_edit(request: Request) -> tuple[dict[str, Any], dict[str, str | bytes]]:
@@ -76,7 +78,7 @@ def mask_of(file: bytes) -> bytes:
     Raises Problem.
     """
     try:
-        with Image.open(BytesIO(file)) as image:
+        with Image.open(BytesIO(file), formats=_FORMATS) as image:
             if image.width * image.height > _MAX_PIXELS:
                 raise wrong_field("mask", f"{image.width}x{image.height}", "has too many pixels")
             if not image.has_transparency_data:

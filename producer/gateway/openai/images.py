@@ -55,7 +55,7 @@ async def _answer(
     parameters = asked.parameters(gateway.settings.model_aliases)
     content = _digest(fields, images)
     if isinstance(mask := images.get("mask_image"), bytes):
-        images["mask_image"] = await gateway.threads.run(mask_of, mask)
+        images["mask_image"] = await gateway.decoding.run(mask_of, mask)
     job = await gateway.repeats.job_of(caller, request.url.path, content, request.headers)
     request.state.job = job.name
     await gateway.jobs.submit(caller, {**parameters, **images}, name=job.name)

@@ -11,10 +11,13 @@ from starlette.requests import Request
 
 from imagefleet.producer.gateway.problems import Problem, wrong_field
 from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
+from imagefleet.shared.text.printable import printable
 
 _MAX_FILES: Final = 17
 _MAX_FIELDS: Final = 100
 _MAX_FIELD_BYTES: Final = 1_000_000
+_MAX_VALUES: Final = 100_000
+_SEPARATORS: Final = (b",", b"[", b"{")
 
 
 async def read_json(request: Request) -> dict[str, Any]:
@@ -27,13 +30,35 @@ async def read_json(request: Request) -> dict[str, Any]:
         message = f"Content-Type={kind!r}: must be application/json"
         raise Problem(415, "unsupported_media_type", message)
     try:
-        parsed = json.loads(await request.body(), parse_constant=_refuse_constant)
+        parsed = _parse(await request.body())
     except (ValueError, RecursionError) as error:
         message = f"the body is no JSON: {str(error)[:200]}"
         raise Problem(400, "invalid_json", message) from None
     if not isinstance(parsed, dict):
         raise Problem(400, "invalid_json", "the body must be a JSON object")
     return parsed
+
+
+def _parse(content: bytes) -> Any:
+    """Return what JSON holds. Raises ValueError, RecursionError."""
+    if sum(map(content.count, _SEPARATORS)) > _MAX_VALUES:  # they would take seconds, for all
+        raise ValueError(f"it must have at most {_MAX_VALUES:,} values")
+    parsed = json.loads(
+        content, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_names
+    )
+    if b"\\u" in content:
+        json.dumps(parsed, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+    return parsed
+
+
+def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse what another program, as a proxy, may read in another way."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{printable(repeated, 80)!r} stands in it twice")
+    return fields
 
 
 def _refuse_constant(text: str) -> NoReturn:

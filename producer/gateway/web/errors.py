@@ -15,6 +15,7 @@ from imagefleet.producer.gateway.problems import Problem, problem_of
 from imagefleet.producer.gateway.web.connected import ClientGone
 from imagefleet.producer.gateway.web.dialect import Dialect, dialect_of
 from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.text.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def _as_problem(error: Exception, request: Request) -> Problem:
         case ImagefleetError():
             return problem_of(error)
         case HTTPException():
-            path = request.url.path[:200].encode("ascii", "backslashreplace").decode()
+            path = printable(request.url.path, 200)
             code = _CODES.get(error.status_code, "http_error")
             return Problem(error.status_code, code, f"{request.method} {path}: {error.detail}")
         case RequestValidationError():

@@ -9,11 +9,14 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from imagefleet.shared.text.printable import printable
+
 log = logging.getLogger("imagefleet.http")
 
 REQUEST_ID: Final = "x-request-id"
 _GIVEN_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _ALWAYS: Final = {
+    "cache-control": "no-store",  # images say otherwise
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
@@ -61,7 +64,7 @@ def _log(scope: Scope, status: int, seconds: float) -> None:
     log.info(
         "%s %s %d %.3f s key=%s tenant=%s job=%s request=%s",
         scope["method"],
-        scope["path"].encode("ascii", "backslashreplace").decode()[:200],
+        printable(scope["path"], 200),
         status,
         seconds,
         caller.key_id if caller else "",
