@@ -1,13 +1,18 @@
 """The HTTP gateway reads these settings from the environment (`IMAGEFLEET_HTTP_…`)."""
 
+import ipaddress
 import re
-from typing import Final
+from typing import Final, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from imagefleet.shared.settings.settings import Settings
 
+_HEADER: Final = re.compile(r"[A-Za-z0-9-]*")
+_OTHER_HEADERS: Final = frozenset({"authorization", "x-api-key", "host", "origin", "forwarded"})
 _ALIASES: Final = re.compile(r"[^=,\s]+=[^=,\s]+")
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class GatewaySettings(Settings):
@@ -23,6 +28,17 @@ class GatewaySettings(Settings):
         default=None,
         description="Whether each request needs a key of `imagefleet keys`. Default: unless the "
         "gateway listens on a loopback address; set it to true behind a reverse proxy there.",
+    )
+    http_user_header: str = Field(
+        default="",
+        description="Header in which a reverse proxy names the tenant of a request, as in "
+        "X-Forwarded-User, once it has checked the user, for example by OpenID Connect. Default: "
+        "none. Needs IMAGEFLEET_HTTP_PROXIES.",
+    )
+    http_proxies: str = Field(
+        default="",
+        description="IP addresses and networks of these proxies, joined by commas, as in "
+        "10.0.0.7,10.1.0.0/16. The header of everybody else is refused.",
     )
     http_models: str = Field(
         default="",
@@ -94,8 +110,39 @@ class GatewaySettings(Settings):
                 raise ValueError("must be NAME=MODEL, several of them joined by commas")
         return text
 
+    @field_validator("http_user_header")
+    @classmethod
+    def _check_header(cls, name: str) -> str:
+        if not _HEADER.fullmatch(name) or name.lower() in _OTHER_HEADERS:
+            raise ValueError("must be the name of a header that only the proxy sets")
+        return name
+
+    @field_validator("http_proxies")
+    @classmethod
+    def _check_proxies(cls, text: str) -> str:
+        _parse_networks(text)
+        return text
+
+    @model_validator(mode="after")
+    def _check_proxy(self) -> Self:
+        if bool(self.http_user_header) != bool(self.proxies):
+            raise ValueError("http_user_header and http_proxies must be given together")
+        if self.http_user_header and self.http_require_keys is False:
+            raise ValueError("http_require_keys must not be false with http_user_header")
+        return self
+
+    @property
+    def proxies(self) -> tuple[Network, ...]:
+        """Return the networks of the proxies whose header names the tenant."""
+        return _parse_networks(self.http_proxies)
+
     @property
     def model_aliases(self) -> dict[str, str]:
         """Return the models by their other names."""
         pairs = (each.strip().partition("=") for each in self.http_models.split(",") if each)
         return {name: model for name, _, model in pairs}
+
+
+def _parse_networks(text: str) -> tuple[Network, ...]:
+    """Return the addresses and networks in a text. Raises ValueError."""
+    return tuple(ipaddress.ip_network(each.strip()) for each in text.split(",") if each.strip())

@@ -35,7 +35,9 @@ def serve(settings: GatewaySettings, host: str, port: int, on_ready: Callable[[i
     """
     local = is_loopback(f"[{host}]" if ":" in host else host)
     require_keys = settings.http_require_keys
-    gateway = Gateway(settings, require_keys=not local if require_keys is None else require_keys)
+    if require_keys is None:
+        require_keys = not local or bool(settings.http_user_header)
+    gateway = Gateway(settings, require_keys=require_keys)
     gateway.client.check()
     config = uvicorn.Config(
         build_app(gateway),

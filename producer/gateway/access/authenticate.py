@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
+
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.caller import LOOPBACK, Caller
 from imagefleet.producer.gateway.access.keys import ApiKeys
 from imagefleet.producer.gateway.access.rates import RequestRates
+from imagefleet.producer.gateway.access.trusted_proxy import TrustedProxy
 from imagefleet.producer.gateway.problems import Problem
 from imagefleet.producer.gateway.threads import Threads
 
@@ -25,7 +28,9 @@ _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 class Authenticator:
     """Names the caller of each request."""
 
-    def __init__(self, keys: ApiKeys | None, rates: RequestRates, threads: Threads) -> None:
+    def __init__(
+        self, keys: ApiKeys | None, rates: RequestRates, threads: Threads, proxy: TrustedProxy
+    ) -> None:
         """
         Args:
             keys: None lets programs of this host in without a key.
@@ -33,9 +38,13 @@ class Authenticator:
         self._keys = keys
         self._rates = rates
         self._threads = threads
+        self._proxy = proxy
 
-    async def caller(self, headers: Mapping[str, str], scope: Scope | None) -> Caller:
+    async def caller(self, headers: Headers, scope: Scope | None, peer: str) -> Caller:
         """Return the caller, who has the scope, and whose request is within its rate.
+
+        Args:
+            peer: the IP address that the request comes from.
 
         Raises:
             Problem: 401 without a valid key, 403 without the scope, 429 beyond the rate.
@@ -44,20 +53,27 @@ class Authenticator:
         if self._keys is None:
             check_local(headers)
             return LOOPBACK
+        caller = self._proxy.caller(headers, peer) or await self._holder(self._keys, headers)
+        if scope is not None and not caller.may(scope):
+            raise Problem(403, "missing_scope", f"{_named(caller)} lacks the scope {scope}")
+        if wait_s := await self._threads.run(self._rates.take, caller):
+            message = f"{_named(caller)} may send {caller.per_minute} requests a minute"
+            raise Problem(429, "rate_limited", message, retry_after_s=wait_s)
+        return caller
+
+    async def _holder(self, keys: ApiKeys, headers: Headers) -> Caller:
+        """Return the holder of the key in a request. Raises Problem (401), BrokerUnavailable."""
         text = key_of(headers)
-        key = await self._threads.run(self._keys.find, text) if text else None
+        key = await self._threads.run(keys.find, text) if text else None
         if key is None:
             reason = "this key is not valid" if text else "this gateway needs a key"
             message = f"{reason}; send it as `Authorization: Bearer KEY`"
             raise Problem(401, "invalid_api_key", message)
-        caller = Caller.of(key)
-        if scope is not None and not caller.may(scope):
-            message = f"the key {caller.key_id} lacks the scope {scope}"
-            raise Problem(403, "missing_scope", message)
-        if wait_s := await self._threads.run(self._rates.take, caller):
-            message = f"the key {caller.key_id} may send {caller.per_minute} requests a minute"
-            raise Problem(429, "rate_limited", message, retry_after_s=wait_s)
-        return caller
+        return Caller.of(key)
+
+
+def _named(caller: Caller) -> str:
+    return f"the key {caller.key_id}" if caller.key_id else f"the user {caller.name}"
 
 
 def key_of(headers: Mapping[str, str]) -> str:

@@ -23,7 +23,9 @@ class FindCaller:
         self.scope: Final = scope
 
     async def __call__(self, request: Request) -> Caller:
-        caller = await gateway_of(request).authenticator.caller(request.headers, self.scope)
+        peer = request.client.host if request.client is not None else ""
+        authenticator = gateway_of(request).authenticator
+        caller = await authenticator.caller(request.headers, self.scope, peer)
         request.state.caller = caller
         return caller
 

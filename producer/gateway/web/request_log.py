@@ -12,9 +12,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from imagefleet.shared.text.printable import printable
 
 log = logging.getLogger("imagefleet.http")
+audit = logging.getLogger("imagefleet.http.audit")
+"""It has the lines of requests that may change something."""
 
 REQUEST_ID: Final = "x-request-id"
 _GIVEN_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_READS: Final = ("GET", "HEAD", "OPTIONS")
+_OF_JOBS: Final = ("job_id", "prediction_id")
+"""Parameters in paths that name a job."""
 _ALWAYS: Final = {
     "cache-control": "no-store",  # images say otherwise
     "x-content-type-options": "nosniff",
@@ -61,14 +66,24 @@ class RequestLog:
 def _log(scope: Scope, status: int, seconds: float) -> None:
     state = scope["state"]
     caller = state.get("caller")
-    log.info(
-        "%s %s %d %.3f s key=%s tenant=%s job=%s request=%s",
+    client = scope.get("client")
+    into = log if scope["method"] in _READS else audit
+    into.info(
+        "%s %s %d %.3f s key=%s tenant=%s job=%s request=%s from=%s",
         scope["method"],
         printable(scope["path"], 200),
         status,
         seconds,
         caller.key_id if caller else "",
         (caller.tenant or "") if caller else "",
-        state.get("job", ""),
+        printable(_job(scope), 200),
         state["request_id"],
+        client[0] if client else "",
     )
+
+
+def _job(scope: Scope) -> str:
+    """Return the id of the job that a request made, or named in its path; '' if none."""
+    named = scope.get("path_params", {})
+    found = (str(named[name]) for name in _OF_JOBS if name in named)
+    return str(scope["state"].get("job") or next(found, ""))
