@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pytest
-from PIL import Image
+from PIL import Image, PngImagePlugin
 from pyarrow import parquet
 from safetensors.numpy import save
 
@@ -369,3 +369,63 @@ def test_an_address_that_is_none_is_refused(producer: Client, tmp_path: Path, ur
         producer.bulk(url, tmp_path / "data")
     assert refused.value.field == "input"
     assert not (tmp_path / "data" / PLAN).exists()
+
+
+def test_prompts_of_other_tools_are_read_with_one_warning_a_file(
+    bulk_run: Bulk, producer: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("--prompt 'a cat' --steps 7 --subseed 3\n" * 2 + "plain\n")
+    done = bulk_run("a.txt", "data")
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stderr.decode()
+        .splitlines()
+        .count("a.txt: left out, because it has no equal here: subseed=3")
+        == 1
+    )
+    rows = _rows(producer.find_bulk(str(tmp_path / "data")))
+    assert [(row["prompt"], row.get("num_inference_steps")) for row in rows] == [
+        ("a cat", 7),
+        ("a cat", 7),
+        ("plain", None),
+    ]
+    refused = bulk_run("a.txt", "other", "--steps", "5")
+    assert refused.returncode == 2
+    assert b"--steps is called --num-inference-steps here" in refused.stderr
+
+
+def test_the_images_of_a_run_are_the_input_of_the_next(
+    bulk_run: Bulk, producer: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for seed in (1, 2):
+        info = PngImagePlugin.PngInfo()
+        info.add_text("parameters", f"a cat\nSteps: 5, CFG scale: 7, Seed: {seed}")
+        Image.new("RGB", (8, 8)).save(folder / f"{seed}.png", pnginfo=info)
+    assert bulk_run("images", "data").returncode == 0
+    run = producer.find_bulk(str(tmp_path / "data"))
+    assert [(row["prompt"], row["seed"]) for row in _rows(run)] == [("a cat", 1), ("a cat", 2)]
+    assert run.plan.source.name == "images"
+    (folder / "1.png").write_bytes((folder / "2.png").read_bytes())
+    assert b"row 0, 'a cat', has another seed now" in bulk_run("images", "data").stderr
+
+
+def test_alternatives_are_expanded_and_rows_are_appended_by_options(
+    bulk_run: Bulk, producer: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "color.txt").write_text("red\nblue\n")
+    (tmp_path / "a.txt").write_text("a __color__ {car|bus}\n")
+    options = ("--wildcards", "words", "--alternatives", "combinatorial")
+    assert bulk_run("a.txt", "data", *options).returncode == 0
+    four = [(0, "a red car"), (1, "a red bus"), (2, "a blue car"), (3, "a blue bus")]
+    assert _planned(producer, tmp_path / "data") == four
+    (tmp_path / "b.txt").write_text("a boat\n")
+    refused = bulk_run("a.txt", "b.txt", "data", *options)
+    assert (refused.returncode, b"--append" in refused.stderr) == (1, True)
+    done = bulk_run("a.txt", "b.txt", "data", *options, "--append")
+    assert done.returncode == 0, done.stderr
+    assert _planned(producer, tmp_path / "data") == [*four, (4, "a boat")]
+    dry = bulk_run("a.txt", "b.txt", "a.txt", "data", *options, "--append", "--dry-run")
+    assert b"new     4 images; the others are planned already" in dry.stdout
