@@ -30,7 +30,9 @@ _NOT_HERE: Final = (
     *("do_not_save_samples", "do_not_save_grid"),
 )
 """Options of the script that say where its files go. They change no image."""
-_SETTING: Final = re.compile(r'\s*(\w[\w \-/]+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
+_SETTING: Final = re.compile(r'\s*(\w[\w \-/]{1,60}):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
+_MAX_OPTIONS: Final = 1 << 16
+"""Longer lines of options are rejected: `shlex` takes the square of their length."""
 _MIN_SETTINGS: Final = 3
 _NEGATIVE: Final = "Negative prompt:"
 _SETTINGS: Final = "Steps:"
@@ -56,7 +58,7 @@ def read_a1111(path: Path, options: FileOptions) -> Iterator[Row | None]:
         yield from _infotexts(path, options)
         return
     with open_lines(path, options) as lines:
-        yield from _lines(lines, path, options.notes)
+        yield from read_prompts(lines, str(path), options.notes)
 
 
 def read_text(path: Path, options: FileOptions) -> Iterator[Row | None]:
@@ -87,7 +89,12 @@ def _is_settings(line: str) -> bool:
     return line.startswith(_SETTINGS) and len(_SETTING.findall(line)) >= _MIN_SETTINGS
 
 
-def _lines(lines: Iterable[str], path: Path, notes: Notes) -> Iterator[Row | None]:
+def read_prompts(lines: Iterable[str], name: str, notes: Notes) -> Iterator[Row | None]:
+    """Yield the rows of lines that are prompts, or that begin with options.
+
+    Raises:
+        InvalidRequest: a line is that of an infotext.
+    """
     for line in map(without_mark, lines):
         # Most lines are plain prompts; this looks at them in 0.1 µs each.
         first = line[:1]
@@ -108,7 +115,7 @@ def _lines(lines: Iterable[str], path: Path, notes: Notes) -> Iterator[Row | Non
                 "holds prompts first and an infotext later, at the line that begins with "
                 f"{shown_value(text)!r}; give them in two files"
             )
-            raise InvalidRequest("input", str(path), limit)
+            raise InvalidRequest("input", name, limit)
         else:
             if " -" in text and (option := _BEHIND.search(text)):
                 notes.say(f"{option[0].strip()} behind a prompt is read as its words")
@@ -118,6 +125,9 @@ def _lines(lines: Iterable[str], path: Path, notes: Notes) -> Iterator[Row | Non
 def option_row(line: str, notes: Notes) -> Row:
     """Return the row of a line of options, or why there is none."""
     given: dict[str, Any] = {}
+    if len(line) > _MAX_OPTIONS:
+        limit = f"has more than {_MAX_OPTIONS:,} characters of options"
+        return RejectedRow("line", shown_value(line), limit)
     try:
         words = shlex.split(line)
     except ValueError as error:

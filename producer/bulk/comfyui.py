@@ -61,6 +61,8 @@ def workflow_row(workflow: Any, notes: Notes) -> Row:
         return _Workflow(workflow).row(notes)
     except _Rejected as error:
         return RejectedRow("workflow", None, str(error))
+    except (TypeError, ValueError) as error:  # of a value that is no number
+        return RejectedRow("workflow", None, f"has a value of another kind: {error}")
 
 
 class _Workflow:
@@ -84,8 +86,9 @@ class _Workflow:
             names = ", ".join(sorted(_class_of(self._nodes[key]) for key in found)) or "none"
             raise _Rejected(f"must have one KSampler and no other sampler; it has {names}")
         inputs = self._nodes[samplers[0]]["inputs"]
-        if float(inputs.get("denoise", 1)) != 1:
-            raise _Rejected(f"has denoise={inputs['denoise']}; only 1 can start from no image")
+        denoise = self._value(inputs, "denoise")
+        if denoise is not None and float(denoise) != 1:
+            raise _Rejected(f"has denoise={denoise}; only 1 can start from no image")
         latent = self._linked(inputs, "latent_image", _LATENTS)
         given = {
             "prompt": self._text(inputs, "positive"),

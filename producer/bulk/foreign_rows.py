@@ -20,9 +20,10 @@ from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 SCHEDULE: Final = "schedule_type"
 """It holds the noise levels of a sampler, which the web UI and ComfyUI separate from its name."""
 _PLAIN_SCHEDULES: Final = frozenset({"", "automatic", "uniform", "normal"})
+_MAX_DIGITS: Final = 9
 _COUNTS: Final = "num_images_per_prompt"
-_LORA: Final = re.compile(r"\s*<lora:([^:<>]+):([^:<>]+)(?::[^<>]*)?>")
-_NETWORK: Final = re.compile(r"\s*<(?:hypernet|lyco|lora):[^<>]*>")
+_LORA: Final = re.compile(r"\s{0,9}<lora:([^:<>]+):([^:<>]+)(?::[^<>]*)?>")
+_NETWORK: Final = re.compile(r"\s{0,9}<(?:hypernet|lyco|lora):[^<>]*>")
 _WEIGHT: Final = re.compile(r"\([^()]*:\s*[\d.]+\)|\(\([^()]+\)\)")
 
 
@@ -63,7 +64,7 @@ def _converted(foreign: ForeignName | None, value: Any) -> Mapping[str, Any] | N
 def _product(one: Any, other: Any) -> Any:
     """Return the product of two counts, or the one that is no number, which rejects the row."""
     for count in (one, other):
-        if not str(count).isdecimal():
+        if not str(count).isdecimal() or len(str(count)) > _MAX_DIGITS:
             return count
     return int(one) * int(other)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from imagefleet.producer.bulk.a1111 import read_a1111, read_text
+from imagefleet.producer.bulk.a1111 import read_a1111, read_prompts, read_text
 from imagefleet.producer.bulk.arrow_files import arrow_columns, read_arrow
 from imagefleet.producer.bulk.comfyui import read_comfyui
 from imagefleet.producer.bulk.csv_rows import csv_columns, read_csv
@@ -101,7 +101,10 @@ def open_iterable(rows: Iterable[Any], name: str | None = None) -> Table:
         InvalidRequest: it is a file that was not opened as text.
     """
     if isinstance(rows, io.TextIOBase):
-        return Table(name=type(rows).__name__, columns=(), rows=_prompts(rows))
+        name, notes = type(rows).__name__, Notes()
+        return Table(
+            name=name, columns=(), rows=_noting(read_prompts(rows, name, notes), notes, name)
+        )
     if isinstance(rows, io.IOBase):
         limit = "is a file of bytes; open it as text, or pass its pathlib.Path"
         raise InvalidRequest("rows", type(rows).__name__, limit)

@@ -202,9 +202,9 @@ class Client(JobAccess):
         Return once the run has started; it needs this process no longer. The same call resumes it.
 
         Args:
-            rows: the name of a .txt, .csv, .jsonl or .parquet file, a glob, a folder, an `s3://`,
-                `gs://` or `hf://datasets/` URL, a list of `pathlib.Path`, or an iterable of prompts
-                or mappings.
+            rows: the name of a .txt, .csv, .json, .parquet or .arrow file or of an image with its
+                parameters, a glob, a folder, an `s3://`, `gs://` or `hf://datasets/` URL, a list of
+                `pathlib.Path`, or an iterable of prompts or mappings.
             destination: s3://bucket/prefix, gs://bucket/prefix, file:///folder, or a path.
             options: options of `producer.bulk.start_run.start` and of
                 `producer.bulk.dataset_options.parse_spec`, and parameters of all rows, with

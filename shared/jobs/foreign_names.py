@@ -17,7 +17,7 @@ Converter = Callable[[Any], Mapping[str, Any] | None]
 """Returns parameters of a job for a value; None if the value has no equal."""
 
 _MAX_SEED_BITS: Final = 32
-_SIZE: Final = re.compile(r"\s*(\d+)\s*[x×*]\s*(\d+)\s*", re.IGNORECASE)
+_SIZE: Final = re.compile(r"\s*(\d{1,9})\s*[x×*]\s*(\d{1,9})\s*", re.IGNORECASE)
 
 
 def plain_name(name: str) -> str:
@@ -55,7 +55,7 @@ def _scheduler(value: Any) -> Mapping[str, Any] | None:
 
 def _image_of_batch(value: Any) -> Mapping[str, Any] | None:
     """Our own images say which one of several they are, as in `image 2 of 4`."""
-    match = re.fullmatch(r"image (\d+) of (\d+)", str(value))
+    match = re.fullmatch(r"image (\d{1,9}) of (\d{1,9})", str(value))
     if match is None:
         return None
     return {"image_index": int(match[1]) - 1, "num_images_per_prompt": int(match[2])}

@@ -3,8 +3,10 @@
 The texts are those of the tools' own documents; the images are written by Pillow.
 """
 
+import contextlib
 import json
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -486,6 +488,9 @@ def test_a_node_of_a_workflow_is_translated(
         ({"n5": {"class_type": "VAEEncode", "inputs": {}}}, "VAEEncode as latent_image"),
         ({"n6": {"class_type": "ConditioningCombine", "inputs": {}}}, "ConditioningCombine as"),
         ({"n6": {"text": ["8", 0]}}, "computes text with VAEDecode"),
+        ({"n3": {"denoise": "half"}}, "has a value of another kind"),
+        ({"n3": {"denoise": {}}}, "has no value as denoise"),
+        ({"n6": {"text": ["6", 0]}}, "has no value as text"),
     ],
 )
 def test_a_workflow_that_does_more_is_rejected_by_the_node(
@@ -554,3 +559,48 @@ def test_a_column_of_another_tool_is_refused_and_an_ordinary_word_is_copied() ->
     store = MemoryStore()
     plan = plan_rows([{"prompt": "a", "size": "large", "caption": "b"}], store)
     assert planned_rows(store, plan)[0].extra == {"size": "large", "caption": "b"}
+
+
+def test_an_open_file_of_options_is_read_as_its_path_is(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(LINES)
+    with (tmp_path / "a.txt").open() as file:
+        [source] = find_sources(file)
+        with source.open() as table:
+            assert list(table.rows) == ROWS_OF_LINES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a\nSteps: 5, Seed: 3, " + "x" * 1_000_000 + ", CFG scale: 7",
+        "a\nSteps: 5, Seed: 3, CFG scale: 7, x: " + '"' * 1_000_001,
+        "--prompt '" + " " * 1_000_000 + "<lora:'",
+        "--prompt '" + "(" * 60_000 + ":1'",
+        "--prompt '" + " " * 60_000 + "<lora:'",
+        "--prompt a --size " + "9" * 10_000 + "x8",
+        "--prompt a --n_iter " + "9" * 10_000 + " --batch_size 2",
+        "--prompt a --seed " + "9" * 10_000,
+        "a --" * 250_000,
+    ],
+)
+def test_a_long_hostile_line_ends_soon(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    started = time.process_time()
+    with contextlib.suppress(InvalidRequest):
+        plan_rows(tmp_path / "a.txt", MemoryStore())
+    assert time.process_time() - started < 30
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp"])
+def test_damaged_bytes_of_images_only_reject_their_rows(tmp_path: Path, name: str) -> None:
+    write = _international_png if name == "a.png" else _with_exif("utf-16-le", b"II")
+    write(tmp_path / name, parameters="a\nSteps: 5, Seed: 3, CFG scale: 7")
+    data = (tmp_path / name).read_bytes()
+    random = np.random.default_rng(1)
+    for _ in range(500):
+        damaged = bytearray(data)
+        for at in random.integers(0, len(data), 3):
+            damaged[at] = random.integers(0, 256)
+        (tmp_path / name).write_bytes(damaged)
+        [row] = _read(tmp_path / name)
+        assert isinstance(row, dict | RejectedRow)
