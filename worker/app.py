@@ -16,6 +16,7 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.queues import queue_name
 from imagefleet.shared.redis_client.connection import celery_url, transport_options
 from imagefleet.worker.celery_app.bootsteps import install_steps
+from imagefleet.worker.celery_app.json_output import print_json, say_json
 from imagefleet.worker.celery_app.tasks import add_bulk_task, add_render_task
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.log_filter import add_filter
@@ -75,10 +76,20 @@ def _set_up_logger(logger: logging.Logger, **_: Any) -> None:
 after_setup_logger.connect(_set_up_logger)
 after_setup_task_logger.connect(_set_up_logger)
 
-for warning in unknown_variable_warnings(os.environ):
-    print(f"imagefleet-worker: warning: {warning}", file=sys.stderr)
+
+def _warn_of_unknown_variables(*, as_json: bool) -> None:
+    for warning in unknown_variable_warnings(os.environ):
+        if as_json:
+            say_json(warning, logging.WARNING)
+        else:
+            print(f"imagefleet-worker: warning: {warning}", file=sys.stderr)
+
+
 try:
     _settings = WorkerSettings.load()
+    if _settings.log_format == "json":
+        print_json()
+    _warn_of_unknown_variables(as_json=_settings.log_format == "json")
     app = create_app(_settings)
 except ConfigurationError as error:
     print(f"imagefleet-worker: {error}", file=sys.stderr)

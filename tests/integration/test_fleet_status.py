@@ -409,6 +409,7 @@ def test_the_log_can_be_json(start: StartWorker, producer: Client) -> None:
             **store.credentials.environment(),
             IMAGEFLEET_STORAGE_URL=f"s3://{BUCKET}?endpoint_url={door.endpoint_url}",
             IMAGEFLEET_LOG_FORMAT="json",
+            IMAGEFLEET_STORAGE_ULR="misspelled",
         )
         worker.await_log("ready after")
         door.fault = error(503, "SlowDown")
@@ -417,8 +418,10 @@ def test_the_log_can_be_json(start: StartWorker, producer: Client) -> None:
         door.fault = pass_on(store)
         job.result(timeout=900)
     assert worker.terminate() == 0
-    # Celery prints a word at each signal, and a warning if it runs as root.
-    lines = [json.loads(line) for line in worker.output().splitlines() if line.startswith("{")]
+    # Celery prints a word at each signal, and Python a warning if Celery runs as root.
+    lines = [json.loads(line) for line in worker.output().splitlines()]
+    for words in ("IMAGEFLEET_STORAGE_ULR", "Warm shutdown"):
+        assert any(words in line["message"] for line in lines), worker.output()
     assert {"time", "level", "logger", "message", "thread"} <= set.intersection(*map(set, lines))
     assert {"a-job"} == {line["job_id"] for line in lines if line.get("tenant") == "gold"}
     assert "celery@" not in worker.output()

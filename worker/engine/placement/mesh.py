@@ -4,11 +4,13 @@ Input: how many devices to use, and how many of them share one copy of the weigh
 and the sharding of arrays: slots are split along `data`, weights along `model`.
 """
 
+import logging
 import os
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import jax
@@ -40,7 +42,23 @@ def start_backend(devices: int | None) -> None:
             jax.config.update(  # type: ignore[no-untyped-call]
                 "jax_num_cpu_devices", devices or VIRTUAL_CPU_DEVICES
             )
-    jax.local_devices()
+    with _without_lines_about_tpus():
+        jax.local_devices()
+
+
+@contextmanager
+def _without_lines_about_tpus() -> Iterator[None]:
+    """Leave JAX's lines about its backends out on a host without a TPU, as libtpu is not there
+    either, and nothing is wrong."""
+    log = logging.getLogger("jax._src.xla_bridge")
+    level = log.level
+    devices = Path("/dev")
+    if not [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]:
+        log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def target_device() -> AbstractDevice:
