@@ -18,6 +18,17 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 class GatewaySettings(Settings):
     """A gateway process has these settings beside those of a producer."""
 
+    http_metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="TCP port on which the gateway exports its own metrics to Prometheus; 0 "
+        "chooses a free one, and the log names it. Default: none.",
+    )
+    http_metrics_host: str = Field(
+        default="0.0.0.0",
+        description="Address of this host that IMAGEFLEET_HTTP_METRICS_PORT is opened on.",
+    )
     http_url: str = Field(
         default="",
         description="Address under which clients reach the gateway, as in "

@@ -13,7 +13,11 @@ from imagefleet.producer.gateway.app import build_app
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.producer.gateway.web.heads import bound_heads
+from imagefleet.producer.gateway.web.metrics import WATCHED_JOBS, serve_metrics
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.process.http_server import HttpServer
+
+log = logging.getLogger("imagefleet.http")
 
 _END_WITHIN_S: Final = 2
 """Seconds that open requests have to end after a signal; their clients ask another gateway."""
@@ -39,6 +43,7 @@ def serve(settings: GatewaySettings, host: str, port: int, on_ready: Callable[[i
         require_keys = not local or bool(settings.http_user_header)
     gateway = Gateway(settings, require_keys=require_keys)
     gateway.client.check()
+    metrics = _serve_metrics(settings, gateway)
     config = uvicorn.Config(
         build_app(gateway),
         host=host,
@@ -57,6 +62,19 @@ def serve(settings: GatewaySettings, host: str, port: int, on_ready: Callable[[i
         _Server(config, gateway.watcher.close, on_ready).run()
     except SystemExit:  # uvicorn has logged why it cannot listen
         raise ConfigurationError(f"--port {port}: cannot listen on {host}") from None
+    finally:
+        if metrics is not None:
+            metrics.stop()
+
+
+def _serve_metrics(settings: GatewaySettings, gateway: Gateway) -> HttpServer | None:
+    WATCHED_JOBS.set_function(gateway.watcher.watched)
+    if settings.http_metrics_port is None:
+        return None
+    address = settings.http_metrics_host, settings.http_metrics_port
+    server = serve_metrics(*address, settings.namespace)
+    log.info("metrics on %s port %d", settings.http_metrics_host, server.port)
+    return server
 
 
 class _Server(uvicorn.Server):

@@ -12,7 +12,8 @@ _VARIABLES: Final = {"$fleet": ".+", "$__rate_interval": "4s"}
 """What Grafana replaces: all fleets are chosen, and four scrapes."""
 _STEP_S: Final = 2.0
 REASONS: Final = {
-    "imagefleet_device_memory_bytes": "the fake engine has no device; only the cause device-odd has"
+    "imagefleet_device_memory_bytes": "the fake engine has none; only the cause device-odd has",
+    "imagefleet_http_": "the fleets of the causes have no gateway",
 }
 """Why a metric may have no sample in a run of few causes (`--only`)."""
 

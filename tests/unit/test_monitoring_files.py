@@ -23,6 +23,7 @@ from ruamel.yaml import YAML
 
 from imagefleet.producer.fleet.metrics import FAILURE_CODES, FleetCollector
 from imagefleet.producer.fleet.snapshot import FleetSnapshot
+from imagefleet.producer.gateway.web import metrics as gateway_metrics
 from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.jobs.fleet_label import FleetLabel
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
@@ -112,7 +113,8 @@ def _export(collector: FleetCollector) -> dict[tuple[str, str], float]:
 def _defined() -> Iterator[str]:
     """Yield the names of all metrics as they are queried, but without a histogram's suffixes."""
     kinds = (Counter, Gauge, Histogram, Info)
-    for metric in (each for each in vars(metrics).values() if isinstance(each, kinds)):
+    of_processes = [*vars(metrics).values(), *vars(gateway_metrics).values()]
+    for metric in (each for each in of_processes if isinstance(each, kinds)):
         for family in metric.collect():
             yield {"counter": f"{family.name}_total", "info": f"{family.name}_info"}.get(
                 family.type, family.name

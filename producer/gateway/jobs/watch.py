@@ -66,6 +66,10 @@ class JobWatcher:
         self._next_poll = 0.0
         self._away_since: float | None = None
 
+    def watched(self) -> int:
+        """Return how many jobs are watched now."""
+        return len(self._jobs)
+
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncIterator[JobChanges]:
         """Watch a job: `async with watcher.watch(job_id) as changes: async for status in changes`.

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from imagefleet.producer.gateway.problems import Problem, problem_of
 from imagefleet.producer.gateway.web.connected import ClientGone
 from imagefleet.producer.gateway.web.dialect import Dialect, dialect_of
+from imagefleet.producer.gateway.web.metrics import count_refusal
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.text.printable import printable
 
@@ -27,6 +28,7 @@ def handle_errors(app: FastAPI, dialects: Sequence[Dialect]) -> None:
 
     async def on_problem(request: Request, error: Exception) -> Response:
         problem = _as_problem(error, request)
+        count_refusal(problem)
         dialect = dialect_of(dialects, request.url.path)
         given = error.headers if isinstance(error, HTTPException) else None  # as `Allow`
         return JSONResponse(

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from starlette.responses import StreamingResponse
 
+from imagefleet.producer.gateway.web.metrics import OPEN_STREAMS
+
 _HEARTBEAT: Final = ": still here\n\n"
 _HEARTBEAT_S: Final = 15.0
 """Seconds of silence after which proxies see that the stream lives."""
@@ -32,6 +34,7 @@ def event_stream(events: AsyncIterator[str]) -> StreamingResponse:
 
 async def _with_heartbeats(events: AsyncIterator[str]) -> AsyncIterator[str]:
     following = asyncio.ensure_future(anext(events, None))
+    OPEN_STREAMS.inc()
     try:
         while True:
             done, _ = await asyncio.wait([following], timeout=_HEARTBEAT_S)
@@ -43,6 +46,7 @@ async def _with_heartbeats(events: AsyncIterator[str]) -> AsyncIterator[str]:
             yield text
             following = asyncio.ensure_future(anext(events, None))
     finally:
+        OPEN_STREAMS.dec()
         following.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await following

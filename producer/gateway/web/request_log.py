@@ -1,4 +1,4 @@
-"""Give each request an id, log who did what, and set the headers that every answer has."""
+"""Give each request an id, log and count who did what, and set the headers that answers have."""
 
 import logging
 import re
@@ -9,6 +9,8 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from imagefleet.producer.connection.tracing import continue_trace
+from imagefleet.producer.gateway.web.metrics import count_request
 from imagefleet.shared.text.printable import printable
 
 log = logging.getLogger("imagefleet.http")
@@ -43,24 +45,28 @@ class RequestLog:
             return
         started = time.monotonic()
         state = scope.setdefault("state", {})
-        given = Headers(scope=scope).get(REQUEST_ID, "")
+        headers = Headers(scope=scope)
+        given = headers.get(REQUEST_ID, "")
         state["request_id"] = given if _GIVEN_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
         status = 0
+        continue_trace(headers.get("traceparent"))
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers[REQUEST_ID] = state["request_id"]
+                answer = MutableHeaders(scope=message)
+                answer[REQUEST_ID] = state["request_id"]
                 for name, value in _ALWAYS.items():
-                    headers.setdefault(name, value)
+                    answer.setdefault(name, value)
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_headers)
         finally:
-            _log(scope, status, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            count_request(scope, status, seconds)
+            _log(scope, status, seconds)
 
 
 def _log(scope: Scope, status: int, seconds: float) -> None:
