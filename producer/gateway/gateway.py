@@ -1,5 +1,6 @@
 """Hold what the requests of one gateway process share."""
 
+import asyncio
 from typing import Final
 
 from imagefleet.producer.client.client import Client
@@ -13,8 +14,10 @@ from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.producer.gateway.jobs.addresses import ImageAddresses
 from imagefleet.producer.gateway.jobs.caller_images import CallerImages
+from imagefleet.producer.gateway.jobs.cancel_deadlines import CancelDeadlines
 from imagefleet.producer.gateway.jobs.images import JobImages
 from imagefleet.producer.gateway.jobs.repeats import Repeats
+from imagefleet.producer.gateway.jobs.tenant_index import TenantIndex
 from imagefleet.producer.gateway.jobs.tenant_jobs import TenantJobs
 from imagefleet.producer.gateway.jobs.watch import JobWatcher
 from imagefleet.producer.gateway.threads import Threads
@@ -56,12 +59,18 @@ class Gateway:
             ImageQuota(connection),
         )
         self.images: Final = JobImages(self.jobs, self.addresses, self.threads)
+        self.index: Final = TenantIndex(connection)
+        self.deadlines: Final = CancelDeadlines(connection)
+        self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Read what all gateways of the fleet share. Raises BrokerUnavailable."""
         await self.threads.run(self.secret.load)
+        self._sweeping = asyncio.create_task(self.deadlines.sweep_for_ever(self.threads))
 
     def close(self) -> None:
         """End all waiting, and close the connections to Redis."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         self.watcher.close()
         self.client.close()

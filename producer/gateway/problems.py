@@ -19,6 +19,8 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.text.printable import mask_credentials
 
+STOPPING: Final = "stopping"
+"""The code of the problem that this gateway ends."""
 _AWAY_RETRY_S: Final = 1
 _FULL_RETRY_S: Final = 5
 _CALLERS_FAULT: Final = frozenset({"invalid_request", "invalid_input", "expired"})
@@ -79,7 +81,7 @@ def unknown(what: str, name: str) -> Problem:
 
 def stopping() -> Problem:
     """Return the problem of a gateway that ends. Another one, or the next, can answer."""
-    return Problem(503, "stopping", "this gateway ends; ask again", retry_after_s=_AWAY_RETRY_S)
+    return Problem(503, STOPPING, "this gateway ends; ask again", retry_after_s=_AWAY_RETRY_S)
 
 
 def problem_of(error: ImagefleetError) -> Problem:

@@ -48,3 +48,18 @@ def files_key(namespace: str, folder: str) -> str:
 def files_expiring_key(namespace: str) -> str:
     """Return the key of when each file of all tenants expires (sorted set: `folder/id`)."""
     return f"{namespace}:http-files-expiring"
+
+
+def tenant_jobs_key(namespace: str, digest: str) -> str:
+    """Return the key of a tenant's predictions (sorted set: id to microseconds).
+
+    Args:
+        digest: of the tenant.
+    """
+    return f"{namespace}:predictions:{digest}"
+
+
+def cancel_deadlines_key(namespace: str) -> str:
+    """Return the key of the jobs that are cancelled at a time (sorted set: job id by Unix
+    seconds)."""
+    return f"{namespace}:cancel-at"

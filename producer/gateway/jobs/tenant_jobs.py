@@ -92,6 +92,21 @@ class TenantJobs:
         """Return the statuses of jobs, in this order. Raises Problem (404), UnreadableRecord."""
         return [await self._find(caller, name) for name in names]
 
+    async def find_each(self, caller: Caller, names: Sequence[str]) -> list[JobStatus | None]:
+        """Return the statuses of jobs with ids of the caller's own, in one round trip. None stands
+        for a job without a record, or with one that cannot be read.
+
+        Raises BrokerUnavailable.
+        """
+        if not names:
+            return []
+        ids = [stored_id(caller.tenant, name) for name in names]
+        answers = await self._threads.run(self._client.connection.read_statuses, ids)
+        return [
+            answer if isinstance(answer, JobStatus) and owns(caller, answer) else None
+            for answer in answers
+        ]
+
     async def stored_status(self, job_id: str) -> JobStatus:
         """Return the status of any job by its stored id. Raises Problem (404), UnreadableRecord."""
         [answer] = await self._threads.run(self._client.connection.read_statuses, [job_id])

@@ -1,0 +1,72 @@
+"""Create a prediction: note it in the list and its deadline, then submit its job."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from imagefleet.producer.gateway.access.caller import Caller
+from imagefleet.producer.gateway.gateway import Gateway
+from imagefleet.producer.gateway.jobs.job_ids import stored_id
+from imagefleet.producer.gateway.problems import Problem
+from imagefleet.shared.errors import BrokerUnavailable, ImagefleetError
+
+_LATER_S: Final = 5
+"""Seconds after its deadline in which no gateway may live to cancel a job that waits. From then on
+no worker starts it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewPrediction:
+    """A prediction as it is asked for."""
+
+    name: str
+    """The id, as the caller knows it."""
+    parameters: Mapping[str, Any]
+    """Those of the job."""
+    cancel_after_s: int | None
+    """None: it is not canceled."""
+
+    def job_parameters(self) -> dict[str, Any]:
+        """Return the parameters with the time in which the job must start."""
+        given = dict(self.parameters)
+        if self.cancel_after_s is not None:
+            latest = self.cancel_after_s + _LATER_S
+            own = given.get("ttl", latest)
+            given["ttl"] = min(latest, own) if isinstance(own, int | float) else own
+        return given
+
+
+async def create(gateway: Gateway, caller: Caller, new: NewPrediction) -> None:
+    """Submit the job of a prediction, unless it is there.
+
+    If a gateway dies meanwhile, the job is listed and has its deadline, or was not accepted.
+
+    Raises what `TenantJobs.submit` raises.
+    """
+    noted = await gateway.threads.run(_note, gateway, caller, new)
+    try:
+        await gateway.jobs.submit(caller, new.job_parameters(), name=new.name)
+    except BrokerUnavailable:  # it may be accepted all the same
+        raise
+    except (Problem, ImagefleetError):
+        with suppress(BrokerUnavailable):
+            await gateway.threads.run(_forget, gateway, caller, new, *noted)
+        raise
+
+
+def _note(gateway: Gateway, caller: Caller, new: NewPrediction) -> tuple[bool, bool]:
+    """Return whether the prediction is new in the list, and whether its deadline is new."""
+    has_deadline = new.cancel_after_s is not None and gateway.deadlines.add(
+        stored_id(caller.tenant, new.name), new.cancel_after_s
+    )
+    return gateway.index.add(caller.tenant, new.name), has_deadline
+
+
+def _forget(
+    gateway: Gateway, caller: Caller, new: NewPrediction, is_listed: bool, has_deadline: bool
+) -> None:
+    if is_listed:
+        gateway.index.remove(caller.tenant, new.name)
+    if has_deadline:
+        gateway.deadlines.remove(stored_id(caller.tenant, new.name))
