@@ -12,6 +12,7 @@ from imagefleet.producer.gateway.batches import file_routes
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.openai import images, models
 from imagefleet.producer.gateway.openai.errors import ERROR_SCHEMA, error_body
+from imagefleet.producer.gateway.predictions.dialect import PREDICTIONS
 from imagefleet.producer.gateway.web import health, image_files
 from imagefleet.producer.gateway.web.dialect import Dialect
 from imagefleet.producer.gateway.web.document import describe
@@ -31,7 +32,7 @@ _OPENAI: Final = Dialect(
     error_body=error_body,
     error_schema=ERROR_SCHEMA,
 )
-_DIALECTS: Final = (_OPENAI,)
+_DIALECTS: Final = (PREDICTIONS, _OPENAI)
 """The first one whose paths fit has a path."""
 
 

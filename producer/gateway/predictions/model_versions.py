@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.predictions.models import FleetModels
-from imagefleet.producer.gateway.predictions.prediction_request import body_schema
+from imagefleet.producer.gateway.predictions.predictions_document import VERSION, input_schema
 from imagefleet.producer.gateway.problems import unknown
 from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
 from imagefleet.shared.jobs.prediction import short_digest
@@ -21,7 +21,7 @@ _NO_TIME: Final = "1970-01-01T00:00:00Z"
 """Nobody knows when weights were made."""
 
 
-@router.get("/{model:path}/versions/{version}")
+@router.get("/{model:path}/versions/{version}", responses=VERSION)
 async def get_version(
     request: Request, caller: AnyCaller, model: str, version: str
 ) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _schema() -> dict[str, Any]:
         "paths": {},
         "components": {
             "schemas": {
-                "Input": body_schema()["properties"]["input"],
+                "Input": input_schema(),
                 "Output": {"type": "array", "items": address},
             }
         },

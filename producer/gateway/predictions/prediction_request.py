@@ -14,7 +14,7 @@ from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.shared.jobs.foreign_names import hint, scheduler_called
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 
-_THEIR_NAMES: Final = {
+THEIR_NAMES: Final = {
     "num_outputs": "num_images_per_prompt",
     "mask": "mask_image",
     "prompt_strength": "strength",
@@ -85,7 +85,7 @@ class PredictionRequest(BaseModel):
         for name, value in self.input.items():
             if value is None:
                 continue
-            own = _THEIR_NAMES.get(name, name)
+            own = THEIR_NAMES.get(name, name)
             if own not in _KNOWN:
                 raise wrong_field(name, value, _why_unknown(name))
             own_value = _converted(name, value)
@@ -107,13 +107,4 @@ def _converted(name: str, value: Any) -> Any:
 def _why_unknown(name: str) -> str:
     if name in _NO_INPUTS:
         return "is no input; give `webhook` beside `input`"
-    return hint(name, _KNOWN) or f"is no input; known are {', '.join([*_KNOWN, *_THEIR_NAMES])}"
-
-
-def body_schema() -> dict[str, Any]:
-    """Return the JSON schema of the body."""
-    schema = PredictionRequest.model_json_schema()
-    inputs = {name: {"description": PARAMETERS[name].about} for name in INPUT_NAMES}
-    theirs = {name: {"description": f"`{own}`."} for name, own in _THEIR_NAMES.items()}
-    schema["properties"]["input"] |= {"properties": inputs | theirs, "required": ["prompt"]}
-    return schema
+    return hint(name, _KNOWN) or f"is no input; known are {', '.join([*_KNOWN, *THEIR_NAMES])}"

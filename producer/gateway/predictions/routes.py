@@ -15,9 +15,12 @@ from imagefleet.producer.gateway.jobs.tenant_index import Cursor
 from imagefleet.producer.gateway.predictions.create import NewPrediction, create
 from imagefleet.producer.gateway.predictions.headers import cancel_after_s, wait_s
 from imagefleet.producer.gateway.predictions.models import FleetModels
-from imagefleet.producer.gateway.predictions.prediction_request import (
-    PredictionRequest,
-    body_schema,
+from imagefleet.producer.gateway.predictions.prediction_request import PredictionRequest
+from imagefleet.producer.gateway.predictions.predictions_document import (
+    CREATED,
+    LISTED,
+    SHOWN,
+    creating,
 )
 from imagefleet.producer.gateway.predictions.shown import shown, url_of
 from imagefleet.producer.gateway.problems import STOPPING, Problem
@@ -31,47 +34,39 @@ router: Final = APIRouter(prefix="/v1", tags=["Predictions"])
 Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
 Reader = Annotated[Caller, Depends(caller_with(Scope.READ))]
 PAGE_SIZE: Final = 100
-_BODY: Final = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": body_schema()}},
-    },
-    "parameters": [
-        {
-            "name": name,
-            "in": "header",
-            "required": False,
-            "schema": {"type": "string"},
-            "description": about,
-        }
-        for name, about in (
-            ("Prefer", "`wait`, or `wait=1` to `wait=60`: answer when the prediction has ended."),
-            ("Cancel-After", "Cancel the prediction if it has not ended, as in `30s` or `1h30m`."),
-            ("Idempotency-Key", "The same key with the same body is the same prediction."),
-        )
-    ],
+_CREATING: Final[dict[str, Any]] = {
+    "status_code": 201,
+    "responses": CREATED,
+    "openapi_extra": creating(),
 }
 
 
-@router.post("/predictions", status_code=201, openapi_extra=_BODY)
+@router.post("/predictions", **_CREATING)
 async def create_prediction(request: Request, caller: Submitter) -> Response:
     """Create a prediction: one job. `Prefer: wait` answers when it has ended."""
     return await _create(request, caller)
 
 
-@router.post("/models/{model:path}/predictions", status_code=201, openapi_extra=_BODY)
+@router.post("/models/{model:path}/predictions", **_CREATING)
 async def create_prediction_of_model(request: Request, caller: Submitter, model: str) -> Response:
     """Create a prediction of a model, as `owner/name`."""
     return await _create(request, caller, model=model)
 
 
-@router.put("/predictions/{prediction_id}", status_code=201, openapi_extra=_BODY)
+@router.get("/models/{model:path}/predictions", include_in_schema=False)
+async def refuse_get(model: str) -> Response:
+    """Refuse what else would be read as the name of a model."""
+    message = f"GET {model}/predictions: predictions are created here by POST"
+    raise Problem(405, "method_not_allowed", message)
+
+
+@router.put("/predictions/{prediction_id}", **_CREATING)
 async def put_prediction(request: Request, caller: Submitter, prediction_id: str) -> Response:
     """Create a prediction with an id of your own; the same again is the same prediction."""
     return await _create(request, caller, name=check_name("prediction_id", prediction_id))
 
 
-@router.get("/predictions")
+@router.get("/predictions", responses=LISTED)
 async def list_predictions(
     request: Request, caller: Reader, cursor: Annotated[str | None, Query()] = None
 ) -> Response:
@@ -97,7 +92,7 @@ async def list_predictions(
     )
 
 
-@router.get("/predictions/{prediction_id}")
+@router.get("/predictions/{prediction_id}", responses=SHOWN)
 async def get_prediction(request: Request, caller: Reader, prediction_id: str) -> Response:
     """Return a prediction as it is now."""
     gateway = gateway_of(request)
@@ -105,7 +100,7 @@ async def get_prediction(request: Request, caller: Reader, prediction_id: str) -
     return JSONResponse(shown(gateway, base_url(request), caller, status))
 
 
-@router.post("/predictions/{prediction_id}/cancel")
+@router.post("/predictions/{prediction_id}/cancel", responses=SHOWN)
 async def cancel_prediction(request: Request, caller: Submitter, prediction_id: str) -> Response:
     """Cancel a prediction: at once if it has not started, else between two steps."""
     gateway = gateway_of(request)

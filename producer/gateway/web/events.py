@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -13,6 +14,7 @@ from imagefleet.producer.gateway.web.metrics import OPEN_STREAMS
 _HEARTBEAT: Final = ": still here\n\n"
 _HEARTBEAT_S: Final = 15.0
 """Seconds of silence after which proxies see that the stream lives."""
+_LINE_END: Final = re.compile("\r\n|\r|\n")
 _HEADERS: Final = {
     "cache-control": "no-store",
     "x-accel-buffering": "no",  # nginx passes each event on at once
@@ -21,8 +23,14 @@ _HEADERS: Final = {
 
 def event(name: str, data: Mapping[str, Any], event_id: str | None = None) -> str:
     """Return one event with JSON as its data."""
+    return text_event(name, json.dumps(data, separators=(",", ":")), event_id)
+
+
+def text_event(name: str, text: str, event_id: str | None = None) -> str:
+    """Return one event with a text as its data."""
     head = f"id: {event_id}\n" if event_id is not None else ""
-    return f"{head}event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+    lines = "".join(f"data: {line}\n" for line in _LINE_END.split(text))
+    return f"{head}event: {name}\n{lines}\n"
 
 
 def event_stream(events: AsyncIterator[str]) -> StreamingResponse:

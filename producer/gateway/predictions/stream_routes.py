@@ -1,0 +1,54 @@
+"""Routes that send the events of a prediction as they happen."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from imagefleet.producer.gateway.access.api_key import Scope
+from imagefleet.producer.gateway.access.caller import Caller
+from imagefleet.producer.gateway.predictions.event_place import EventPlace
+from imagefleet.producer.gateway.predictions.predictions_document import STREAMED
+from imagefleet.producer.gateway.predictions.shown import shown
+from imagefleet.producer.gateway.predictions.stream import (
+    TellEvents,
+    follow,
+    tell_ours,
+    tell_theirs,
+)
+from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
+from imagefleet.producer.gateway.web.events import event_stream
+
+router: Final = APIRouter(prefix="/v1/predictions", tags=["Predictions"])
+Reader = Annotated[Caller, Depends(caller_with(Scope.READ))]
+
+
+@router.get("/{prediction_id}/stream", **STREAMED)
+async def stream_prediction(request: Request, caller: Reader, prediction_id: str) -> Response:
+    """Send the events that Replicate's clients know: logs, output, error, done."""
+    return await _stream(request, caller, prediction_id, tell_theirs, "error")
+
+
+@router.get("/{prediction_id}/events", **STREAMED)
+async def follow_prediction(request: Request, caller: Reader, prediction_id: str) -> Response:
+    """Send all events, as JSON: queued, started, step, preview, uploaded, done, stopping."""
+    return await _stream(request, caller, prediction_id, tell_ours, "stopping")
+
+
+async def _stream(
+    request: Request, caller: Caller, name: str, tell: TellEvents, last_event_name: str
+) -> Response:
+    gateway = gateway_of(request)
+    await gateway.jobs.status(caller, name)  # an unknown one is answered with 404
+    show = partial(shown, gateway, base_url(request), caller)
+    last = EventPlace.parse(request.headers.get("last-event-id"))
+
+    async def events() -> AsyncIterator[str]:
+        async with gateway.jobs.watch(caller, name) as statuses:
+            async for text in follow(statuses, show, tell, last, last_event_name):
+                yield text
+
+    return event_stream(events())
