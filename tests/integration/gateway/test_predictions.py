@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -79,6 +80,16 @@ def test_a_prediction_shows_the_job_as_replicate_does(
     assert created.progress is not None
     assert created.progress.percentage == 1.0
     assert shown["urls"]["get"] == f"{http.base_url}predictions/{created.id}"
+
+
+def test_a_file_to_start_from_is_uploaded(
+    their_client: ReplicateClient, producer: Client, tmp_path: Path
+) -> None:
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
+    for image in (tmp_path / "red.png", (tmp_path / "red.png").open("rb")):
+        inputs = {"prompt": "a", "image": image, "prompt_strength": 0.5}
+        assert their_client.run("imagefleet/fake", input=inputs)
+    assert [each.request.strength for each in producer.jobs()] == [0.5, 0.5]
 
 
 def test_a_failed_prediction_says_why(their_client: ReplicateClient) -> None:
