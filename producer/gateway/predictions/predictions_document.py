@@ -65,6 +65,13 @@ _VERSION: Final = {
     },
     "required": ["id", "created_at", "cog_version", "openapi_schema"],
 }
+_EVENT: Final = {
+    "title": "PredictionEvent",
+    "type": "object",
+    "properties": {"id": _TEXT, "event": _TEXT, "data": _TEXT},
+    "required": ["id", "event", "data"],
+}
+"""Of each event, as validators of server-sent events read it."""
 _HEADERS: Final = {
     "Prefer": (
         "`wait`, or `wait=1` to `wait=60`: answer when the prediction has ended.",
@@ -97,7 +104,7 @@ STREAMED: Final[dict[str, Any]] = {
     "responses": {
         200: {
             "description": "Events. Each has an id; `Last-Event-ID` asks for those after it.",
-            "content": {"text/event-stream": {"schema": _TEXT}},
+            "content": {"text/event-stream": {"schema": _EVENT}},
         },
         **may_answer(500),
     },
