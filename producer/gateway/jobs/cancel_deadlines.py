@@ -23,7 +23,7 @@ _MAX_SWEPT: Final = 100
 
 
 class CancelDeadlines:
-    """The deadlines of one fleet. Threads may share it."""
+    """This class keeps the deadlines of one fleet. Threads may share it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

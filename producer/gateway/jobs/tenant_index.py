@@ -60,7 +60,7 @@ class IndexPage:
 
 
 class TenantIndex:
-    """The index of all tenants of a fleet. Threads may share it."""
+    """This class is the index of all tenants of a fleet. Threads may share it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -23,7 +23,7 @@ class NewPrediction:
     name: str
     """The id, as the caller knows it."""
     parameters: Mapping[str, Any]
-    """Those of the job."""
+    """The job has these."""
     cancel_after_s: int | None
     """None: it is not canceled."""
 

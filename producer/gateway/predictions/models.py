@@ -15,7 +15,7 @@ class FleetModels:
 
     offers: Mapping[str, Offer]
     aliases: Mapping[str, str]
-    """The models by their other names."""
+    """It holds the models by their other names."""
 
     def named(self, name: str) -> str | None:
         """Return the fleet's name of a model; None stands for its default model.
