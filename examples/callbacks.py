@@ -15,14 +15,14 @@ and run this program with the same secret:
 import json
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from queue import Queue
+from queue import Empty, Queue
 from threading import Thread
 
 from imagefleet import Client, InvalidSignature, verify_webhook
 
 SECRETS = os.environ.get("IMAGEFLEET_WEBHOOK_SECRETS", "").split(",")
 
-events: Queue[dict] = Queue()
+events: Queue[dict | InvalidSignature] = Queue()
 seen: set[str] = set()
 
 
@@ -32,8 +32,9 @@ class Receiver(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         try:
             verify_webhook(headers, body, SECRETS)
-        except InvalidSignature:
+        except InvalidSignature as error:
             self.send_response(401)
+            events.put(error)
         else:
             self.send_response(204)
             if headers["webhook-id"] not in seen:  # a callback may arrive more than once
@@ -55,7 +56,12 @@ def main() -> None:
             "a large yellow star", callback_url=f"http://127.0.0.1:{server.server_port}/"
         )
         job.result(timeout=300)
-    event = events.get(timeout=60)
+    try:
+        event = events.get(timeout=60)
+    except Empty:
+        raise SystemExit("no callback came within 60 s; see the logs of the workers") from None
+    if isinstance(event, InvalidSignature):
+        raise SystemExit(f"{event}; IMAGEFLEET_WEBHOOK_SECRETS differs from that of the workers")
     assert event["data"]["id"] == job.id
     print(f"{event['type']}: {event['data']['result']['images'][0]['url']}")
     server.shutdown()

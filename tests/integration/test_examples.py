@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagefleet.shared.redis_client.connection import celery_url
+from imagefleet.shared.webhooks.signature import new_secret
 from tests.support.fleet import run_python, running_fleet
 from tests.support.processes import ROOT
 
@@ -53,6 +54,16 @@ def test_callbacks_without_a_secret_says_what_to_set(
     done = run_python([str(EXAMPLES / "callbacks.py")], environment, tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("set IMAGEFLEET_WEBHOOK_SECRETS")
+
+
+def test_callbacks_with_another_secret_says_what_differs(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    environment = {**environment, "IMAGEFLEET_WEBHOOK_SECRETS": new_secret()}
+    done = run_python([str(EXAMPLES / "callbacks.py")], environment, tmp_path)
+    assert done.returncode == 1
+    assert "IMAGEFLEET_WEBHOOK_SECRETS differs from that of the workers" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_dataset_is_made_verified_and_found_finished_when_repeated(
