@@ -143,12 +143,12 @@ train: .venv-parity/.installed ## train the bundled model anew, two hours on two
 	.venv-parity/bin/pip install -q tqdm
 	.venv-parity/bin/torchrun --standalone --nproc-per-node 2 -m tools.train_shapes.train
 
-wheel: $(VENV)/.dev ## build dist/imagefleet-….whl, to install on hosts and in programs
+wheel: .venv-build/.installed ## build dist/imagefleet-….whl, to install on hosts and in programs
 	rm -rf dist
-	$(BIN)/python -m hatchling build --target wheel
+	.venv-build/bin/python -m hatchling build --target wheel
 
 archive: wheel ## build dist/imagefleet-….tar.gz, which TPU VMs install, and print its SHA-256
-	$(BIN)/python -m tools.tpu_archive
+	.venv-build/bin/python -m tools.tpu_archive
 
 docs: $(VENV)/.dev ## write what is generated: docs/settings.md, docs/commands.md, the client's keywords, the alerts of Prometheus' operator
 	$(BIN)/python -m tools.settings_page
@@ -195,6 +195,12 @@ CUDA_COMPILER = jax-cuda12-pjrt jax-cuda12-plugin nvidia-cuda-nvcc-cu12 nvidia-c
 .venv-parity/.installed: pyproject.toml
 	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
 	.venv-parity/bin/pip install -q -e '.[parity]'
+	touch $@
+
+# What builds the wheel, and nothing of what develops it.
+.venv-build/.installed: requirements/build.txt
+	test -x .venv-build/bin/pip || $(PYTHON) -m venv .venv-build
+	.venv-build/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
 	touch $@
 
 # .demo and .dev: the packages of requirements/demo.txt or dev.txt, and this project, editable.
