@@ -164,6 +164,7 @@ requirements: ## pin again: newest versions that pyproject.toml allows, by hash,
 	$(PIN) --upgrade --extra dev pyproject.toml -o requirements/dev.txt
 	$(PIN) -c requirements/dev.txt --extra demo pyproject.toml -o requirements/demo.txt
 	$(PIN) -c requirements/dev.txt --extra worker --extra gcs --extra traces pyproject.toml -o requirements/worker.txt
+	$(PIN) -c requirements/worker.txt --extra http pyproject.toml -o requirements/http.txt
 	$(PIN) -c requirements/worker.txt --extra tpu --extra traces pyproject.toml -o requirements/tpu.txt
 	$(PIN) -c requirements/worker.txt --extra cuda12 --extra traces pyproject.toml -o requirements/cuda12.txt
 	echo libtpu | $(PIN) -c requirements/tpu.txt - -o requirements/libtpu.txt

@@ -19,7 +19,7 @@ from imagefleet.shared.process.http_server import HttpServer
 
 log = logging.getLogger("imagefleet.http")
 
-_END_WITHIN_S: Final = 2
+END_WITHIN_S: Final = 2
 """Seconds that open requests have to end after a signal; their clients ask another gateway."""
 _KEEP_ALIVE_S: Final = 75
 """Longer than load balancers keep idle connections, so that none sends into a closed one."""
@@ -55,7 +55,7 @@ def serve(settings: GatewaySettings, host: str, port: int, on_ready: Callable[[i
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_END_WITHIN_S,
+        timeout_graceful_shutdown=END_WITHIN_S,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:

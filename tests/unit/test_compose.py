@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from imagefleet.producer.commands.serve import serve
+from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.shared.settings.settings import ENV_PREFIX
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 
@@ -16,7 +18,8 @@ SERVICES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "docker-compo
 
 
 def test_every_variable_is_a_setting() -> None:
-    known = {ENV_PREFIX + name.upper() for name in WorkerSettings.model_fields}
+    fields = {*WorkerSettings.model_fields, *GatewaySettings.model_fields}
+    known = {ENV_PREFIX + name.upper() for name in fields}
     for service in SERVICES.values():
         ours = {name for name in service.get("environment", {}) if name.startswith(ENV_PREFIX)}
         assert ours <= known
@@ -31,9 +34,9 @@ def test_every_foreign_image_is_pinned() -> None:
 def test_the_image_installs_only_packages_pinned_by_hash() -> None:
     text = (ROOT / "deploy/Dockerfile").read_text().replace("\\\n", " ")
     installs = re.findall(r"pip install [^&\n]*", text)
-    assert len(installs) == 3
+    assert len(installs) == 4
     assert all("--require-hashes" in each or "--no-deps" in each for each in installs)
-    for name in ("worker", "tpu", "cuda12", "build"):
+    for name in ("worker", "tpu", "cuda12", "http", "build"):
         pins = _pins(name)
         assert pins
         assert all("--hash=sha256:" in pin for pin in pins.values())
@@ -57,6 +60,15 @@ def test_a_worker_on_accelerators_has_the_packages_of_every_worker_and_the_runti
 def test_a_worker_of_the_image_has_the_packages_of_its_settings(setting: str, package: str) -> None:
     for name in ("worker", "tpu", "cuda12"):
         assert any(each.startswith(f"{package}==") for each in _pins(name)), setting
+
+
+def test_the_packages_of_a_gateway_are_those_of_a_worker_and_more() -> None:
+    gateway = _pins("http")
+    assert any(each.startswith("fastapi==") for each in gateway)
+    worker = dict(each.partition(" ")[0].split("==") for each in _pins("worker"))
+    both = [each.partition(" ")[0].split("==") for each in gateway]
+    assert len([name for name, _ in both if name in worker]) > 10
+    assert all(version == worker.get(name, version) for name, version in both)
 
 
 def _pins(name: str) -> dict[str, str]:
@@ -107,6 +119,16 @@ def test_the_health_of_a_worker_is_that_it_takes_work() -> None:
     *_, program = SERVICES["worker"]["healthcheck"]["test"]
     assert f":{port}/readyz" in program
     compile(program, "healthcheck", "exec")
+
+
+def test_the_gateway_serves_on_this_machine_only_and_has_time_to_end() -> None:
+    gateway = SERVICES["gateway"]
+    assert all(port.startswith("127.0.0.1:") for port in gateway["ports"])
+    arguments = serve.make_context("serve", gateway["command"][1:]).params
+    *_, program = gateway["healthcheck"]["test"]
+    assert f":{arguments['port']}/readyz" in program
+    compile(program, "healthcheck", "exec")
+    assert int(gateway["stop_grace_period"].removesuffix("s")) > 3
 
 
 def test_the_file_for_gpus_changes_services_that_exist() -> None:

@@ -15,7 +15,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from imagefleet.producer.commands.exporter import exporter
+from imagefleet.producer.commands.serve import serve
+from imagefleet.producer.gateway.gateway_settings import GatewaySettings
+from imagefleet.producer.gateway.serve import END_WITHIN_S
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.settings.settings import ENV_PREFIX
 from imagefleet.worker.engine.compile.private_folder import make_private
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.drain import DRAIN_GRACE_S
@@ -23,6 +27,7 @@ from tests.support.processes import ROOT
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd/imagefleet-worker.service"
+UNITS = (UNIT, DEPLOY / "systemd/imagefleet-gateway.service")
 _CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule", "Kustomization", "Component"}
 """Kinds that Kubernetes itself does not define."""
 _KUBERNETES = "1.31"
@@ -108,7 +113,8 @@ def test_kustomize_builds_the_overlays(overlay: str, chips: str, topology: str) 
 def test_the_alerts_know_the_targets_of_the_pod_monitor_by_their_job() -> None:
     label = _named("PodMonitor", "imagefleet")["spec"]["jobLabel"]
     [expression] = _named("PodMonitor", "imagefleet")["spec"]["selector"]["matchExpressions"]
-    pods = [_named("Deployment", name)["spec"]["template"] for name in ("worker", "exporter")]
+    names = ("worker", "exporter", "gateway")
+    pods = [_named("Deployment", name)["spec"]["template"] for name in names]
     jobs = [pod["metadata"]["labels"][label] for pod in pods]
     assert sorted(jobs) == sorted(expression["values"])
     [regex] = re.findall(r'up{job=~"([^"]+)"}', (DEPLOY / "prometheus/alerts.yml").read_text())
@@ -301,10 +307,56 @@ def test_an_exporter_that_writes_deletion_costs_has_a_token_and_the_option() -> 
     assert exporter.make_context("exporter", arguments).params["deletion_costs"] is True
 
 
+def test_two_gateways_serve_and_end_one_after_the_other() -> None:
+    deployment = _named("Deployment", "gateway")["spec"]
+    assert deployment["replicas"] == 2
+    assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    pod = deployment["template"]["spec"]
+    [container] = pod["containers"]
+    arguments = serve.make_context("serve", container["command"][2:]).params
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert arguments["port"] == ports["http"]
+    assert variables["IMAGEFLEET_HTTP_METRICS_PORT"] == str(ports["metrics"])
+    ours = {name for name in variables if name.startswith(ENV_PREFIX)}
+    assert ours <= {ENV_PREFIX + name.upper() for name in GatewaySettings.model_fields}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    waits_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] > waits_s + END_WITHIN_S + 1
+    labels = deployment["template"]["metadata"]["labels"]
+    for selector in (
+        deployment["selector"]["matchLabels"],
+        _named("Service", "gateway")["spec"]["selector"],
+        _named("PodDisruptionBudget", "gateway")["spec"]["selector"]["matchLabels"],
+        _named("NetworkPolicy", "gateway")["spec"]["podSelector"]["matchLabels"],
+    ):
+        assert selector == labels
+
+
+@_needs_kubectl
+def test_a_gateway_can_be_added_to_an_overlay(tmp_path: Path) -> None:
+    shutil.copytree(DEPLOY / "kubernetes", tmp_path / "kubernetes")
+    folder = tmp_path / "kubernetes/mine"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(
+        "namespace: imagefleet\nresources: [../v5e-8]\ncomponents: [../gateway, ../monitoring]\n"
+        'images: [{name: imagefleet, newName: registry.example.com/imagefleet, newTag: "0.2.0"}]\n'
+    )
+    documents = _build_folder(folder)
+    [container] = _pod(documents, "gateway")["containers"]
+    assert container["image"] == "registry.example.com/imagefleet:0.2.0"
+    sources = [each.get("valueFrom", {}) for each in container["env"]]
+    maps = {each["configMapKeyRef"]["name"] for each in sources if "configMapKeyRef" in each}
+    assert maps == {name for kind, name in documents if kind == "ConfigMap"}
+    assert documents["Service", "gateway"]["metadata"]["namespace"] == "imagefleet"
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    unit = tmp_path / UNIT.name
-    unit.write_text(re.sub(r"^ExecStart=.*", "ExecStart=/bin/true", UNIT.read_text(), flags=re.M))
+@pytest.mark.parametrize("file", UNITS, ids=lambda file: file.stem)
+def test_systemd_accepts_the_units(tmp_path: Path, file: Path) -> None:
+    unit = tmp_path / file.name
+    unit.write_text(re.sub(r"^ExecStart=.*", "ExecStart=/bin/true", file.read_text(), flags=re.M))
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
