@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow
 import pytest
@@ -429,3 +430,38 @@ def test_alternatives_are_expanded_and_rows_are_appended_by_options(
     assert _planned(producer, tmp_path / "data") == [*four, (4, "a boat")]
     dry = bulk_run("a.txt", "b.txt", "a.txt", "data", *options, "--append", "--dry-run")
     assert b"new     4 images; the others are planned already" in dry.stdout
+
+
+def test_images_and_saved_datasets_in_s3_are_read(
+    bulk_run: Bulk, producer: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets.DatasetDict(train=datasets.Dataset.from_dict({"prompt": ["a", "b"]})).save_to_disk(
+        tmp_path / "saved"
+    )
+    with signed_s3() as s3:
+        credentials = s3.credentials.environment()
+        for name, value in credentials.items():
+            monkeypatch.setenv(name, value)
+        store = open_store(s3.url("in"))
+        for path in files_below(tmp_path / "saved"):
+            key = path.relative_to(tmp_path).as_posix()
+            store.put(key, path.read_bytes(), "application/octet-stream")
+        image, info = io.BytesIO(), PngImagePlugin.PngInfo()
+        info.add_text("parameters", "a cat\nSteps: 5, CFG scale: 7, Seed: 3")
+        Image.new("RGB", (8, 8)).save(image, "PNG", pnginfo=info)
+        for name in ("1.png", "2.png"):
+            store.put(f"images/{name}", image.getvalue(), "image/png")
+        places = {
+            "in/images/*.png": ["a cat", "a cat"],
+            "in/images/1.png": ["a cat"],
+            "in/saved": ["a", "b"],
+        }
+        for number, (place, expected) in enumerate(places.items()):
+            done = bulk_run(s3.url(place), str(number), environment=credentials)
+            assert done.returncode == 0, done.stderr
+            found = [prompt for _, prompt in _planned(producer, tmp_path / str(number))]
+            assert found == expected
+        splits = json.dumps({"splits": ["train", "test"]}).encode()
+        store.put("saved/dataset_dict.json", splits, "application/json")
+        refused = bulk_run(s3.url("in/saved/"), "other", environment=credentials)
+        assert b"is a saved dataset with the splits train, test" in refused.stderr
