@@ -1,12 +1,14 @@
 """Measure the planning of a dataset of 10 million prompts: time, peak memory and Redis memory.
 
-`python -m benchmarks.planning [rows]` writes the prompts as .txt and as .jsonl. For each it starts
-a process that plans them into a folder and a Redis server that receives every shard.
+`python -m benchmarks.planning [rows]` writes the prompts as .txt, .jsonl, .csv and .csv.gz. For
+each it starts a process that plans them into a folder and a Redis server that receives every shard.
+The CSV files have a seed and a note beside each prompt.
 
 It does not show a destination in S3, where writing 10,000 files takes longer than here.
 """
 
 import argparse
+import gzip
 import json
 import os
 import resource
@@ -24,14 +26,24 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 
 ROWS = 10_000_000
 SHARD_SIZE = 1_000
+KINDS = ("txt", "jsonl", "csv", "csv.gz")
+CSV = ('"{prompt}",{number},note {number}\n', "prompt,seed,note\n")
+LINES = {
+    "txt": ("{prompt}\n", ""),
+    "jsonl": ('{{"prompt": "{prompt}"}}\n', ""),
+    "csv": CSV,
+    "csv.gz": CSV,
+}
+"""Each kind of table has a line for each prompt, below its header."""
 PROMPT = "a photo of object number {} on a wooden table, studio light, 35mm"
 
 
 def write_prompts(path: Path, rows: int) -> None:
-    with path.open("w") as file:
+    line, header = LINES[path.name.partition(".")[2]]
+    with gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
+        file.write(header)
         for number in range(rows):
-            prompt = PROMPT.format(number)
-            file.write(f'{{"prompt": "{prompt}"}}\n' if path.suffix == ".jsonl" else f"{prompt}\n")
+            file.write(line.format(prompt=PROMPT.format(number), number=number))
 
 
 def plan(redis_url: str, prompts: str, destination: str) -> dict[str, float]:
@@ -75,7 +87,7 @@ def main() -> None:
 
 def compare(rows: int) -> None:
     with tempfile.TemporaryDirectory(prefix="imagefleet-planning-") as name:
-        results: dict[str, Any] = {k: measure(k, rows, Path(name)) for k in ("txt", "jsonl")}
+        results: dict[str, Any] = {k: measure(k, rows, Path(name)) for k in KINDS}
     print(f"{'input':<8}{'rows':>12}{'seconds':>10}{'CPU s':>8}{'peak MB':>9}{'Redis B/10':>12}")
     for kind, row in results.items():
         print(
