@@ -41,9 +41,10 @@ _SAYS_NOTHING: Final = frozenset(
     | {"batch_size", "batch_pos", "created_date", "civitai_resources", "civitai_metadata"}
 )
 """Settings of an infotext that change nothing, or that the seed of the image holds already."""
-_BEHIND: Final = re.compile(
-    r"\s--?(?:ar|aspect|v|niji|stylize|s|chaos|c|no|seed|q|quality|iw|style|sref|cref|tile|weird|w"
-    r"|raw|hd|stop|uplight|test|testp)\b"
+_BEHIND: Final = re.compile(r"\s(--[A-Za-z][\w-]{0,40})(?=\s|$)")
+_MIDJOURNEY: Final = frozenset(
+    {"ar", "aspect", "v", "version", "niji", "stylize", "s", "chaos", "c", "no", "q", "quality"}
+    | {"iw", "style", "sref", "cref", "tile", "weird", "raw", "hd", "stop", "repeat", "profile"}
 )
 """Options of Midjourney, which stand behind the prompt."""
 
@@ -117,9 +118,18 @@ def read_prompts(lines: Iterable[str], name: str, notes: Notes) -> Iterator[Row 
             )
             raise InvalidRequest("input", name, limit)
         else:
-            if " -" in text and (option := _BEHIND.search(text)):
-                notes.say(f"{option[0].strip()} behind a prompt is read as its words")
+            if " -" in text and (option := _option_behind(text)):
+                notes.say(f"{option} behind a prompt is read as its words", "behind")
             yield line.rstrip("\r\n")
+
+
+def _option_behind(text: str) -> str | None:
+    """Return the first option that stands behind a prompt: of Midjourney, or one of ours."""
+    for option in _BEHIND.findall(text):
+        name = plain_name(option)
+        if name in _MIDJOURNEY or name in FOREIGN_NAMES or name in PARAMETERS:
+            return str(option)
+    return None
 
 
 def option_row(line: str, notes: Notes) -> Row:

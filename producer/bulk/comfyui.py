@@ -22,6 +22,17 @@ _LATENTS: Final = frozenset({"EmptyLatentImage", "EmptySD3LatentImage"})
 _TEXT_ENCODERS: Final = frozenset({"CLIPTextEncode"})
 _LORAS: Final = frozenset({"LoraLoader", "LoraLoaderModelOnly"})
 _CHECKPOINTS: Final = frozenset({"CheckpointLoaderSimple", "CheckpointLoader", "UNETLoader"})
+_HARMLESS: Final = (
+    frozenset({_SAMPLER, "CLIPSetLastLayer", "VAEDecode", "VAEDecodeTiled", "SaveImage"})
+    | {"PreviewImage", "CLIPLoader", "DualCLIPLoader", "Reroute", "Note", "MarkdownNote"}
+    | {"PrimitiveNode", "PrimitiveString", "PrimitiveStringMultiline", "PrimitiveInt"}
+    | {"PrimitiveFloat"}
+    | _LATENTS
+    | _TEXT_ENCODERS
+    | _LORAS
+    | _CHECKPOINTS
+)
+"""Nodes of these classes are read, or change no image."""
 _TEXT_INPUTS: Final = ("text", "value", "string", "prompt")
 _MAX_LINKS: Final = 100
 """Nodes in one chain; more of them are a circle."""
@@ -90,6 +101,8 @@ class _Workflow:
         if denoise is not None and float(denoise) != 1:
             raise _Rejected(f"has denoise={denoise}; only 1 can start from no image")
         latent = self._linked(inputs, "latent_image", _LATENTS)
+        for kind in sorted({*map(_class_of, self._nodes.values())} - _HARMLESS):
+            notes.leave_out(f"node {kind}")
         given = {
             "prompt": self._text(inputs, "positive"),
             "negative_prompt": self._text(inputs, "negative"),
@@ -155,8 +168,6 @@ class _Workflow:
                 found.append(f"{name}:{self._value(own, 'strength_model')}")
             elif kind in _CHECKPOINTS:
                 notes.leave_out("model", own.get("ckpt_name", own.get("unet_name", "")))
-            else:
-                notes.leave_out(f"node {kind}")
         return found
 
     def _skipped_layers(self, inputs: Mapping[str, Any]) -> int:

@@ -203,5 +203,5 @@ def _check_columns(defaults: RowDefaults, table: Table) -> None:
 
 
 def _may_hold_prompts(column: str) -> bool:
-    foreign = FOREIGN_NAMES.get(plain_name(column))
-    return foreign is not None and foreign.ours == "prompt"
+    plain = plain_name(column)
+    return plain == "prompt" or (plain in FOREIGN_NAMES and FOREIGN_NAMES[plain].ours == "prompt")

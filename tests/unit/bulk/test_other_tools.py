@@ -200,12 +200,16 @@ def test_what_has_no_equal_is_named_once_a_file(
         assert part in message
 
 
-@pytest.mark.parametrize("suffix", ["", " --ar 16:9"])
+@pytest.mark.parametrize(
+    ("suffix", "option"),
+    [("", None), (" --ar 16:9", "--ar"), (", x --steps 5", "--steps"), (" -- no --foo", None)],
+)
 def test_options_behind_a_prompt_are_read_as_words_with_a_warning(
-    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, suffix: str, option: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert _line(tmp_path, f"a well-known cat{suffix}") == f"a well-known cat{suffix}"
-    assert ["--ar" in message for message in caplog.messages] == ([True] if suffix else [])
+    expected = [] if option is None else [f"a.txt: {option} behind a prompt is read as its words"]
+    assert caplog.messages == expected
 
 
 def test_the_named_type_txt_takes_options_for_text_with_a_warning(
@@ -502,6 +506,22 @@ def test_a_workflow_that_does_more_is_rejected_by_the_node(
     assert reason in row.reason
 
 
+def test_nodes_that_have_no_equal_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    upscale = {"class_type": "ImageUpscaleWithModel", "inputs": {"image": ["8", 0]}}
+    free_u = {"class_type": "FreeU", "inputs": {"model": ["4", 0]}}
+    changes: dict[str, dict[str, Any]] = {
+        "n3": {"model": ["10", 0]},
+        "n10": free_u,
+        "n11": upscale,
+    }
+    (tmp_path / "a.json").write_text(json.dumps(_changed(**changes)))
+    assert _read(tmp_path / "a.json") == [ROW_OF_WORKFLOW]
+    [message] = caplog.messages
+    assert "node FreeU, node ImageUpscaleWithModel, model=" in message
+
+
 def test_the_format_of_the_editor_is_rejected(tmp_path: Path) -> None:
     editor = {"last_node_id": 9, "nodes": [{"id": 1, "type": "KSampler"}], "links": []}
     (tmp_path / "a.json").write_text(json.dumps(editor))
@@ -551,6 +571,14 @@ def test_a_scheduler_of_another_tool_is_refused_with_its_name_here(name: str) ->
     )
     with pytest.raises(InvalidRequest, match="is called euler_ancestral here"):
         admit(JobRequest.parse({"prompt": "a", "scheduler": name}), {"default": offer})
+
+
+@pytest.mark.parametrize("column", ["Prompt", "caption", "text", "positive prompt"])
+def test_the_column_that_may_hold_prompts_is_named(tmp_path: Path, column: str) -> None:
+    (tmp_path / "a.csv").write_text(f"note,{column}\n1,a\n")
+    with pytest.raises(InvalidRequest) as refused:
+        plan_rows(tmp_path / "a.csv", MemoryStore())
+    assert f"columns={{'prompt': '{column}'}}" in str(refused.value)
 
 
 def test_a_column_of_another_tool_is_refused_and_an_ordinary_word_is_copied() -> None:
