@@ -100,6 +100,7 @@ def host(
             max_deliveries=1,
             destinations=ANY_FOLDER,
             store_probe=StoreProbe(backlog),
+            read_workers=list,
             fetch_image=lambda request, shape: None,
             image_fetchers=fetchers,
         )

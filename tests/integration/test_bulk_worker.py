@@ -18,8 +18,11 @@ from imagefleet.producer.commands.cli import main
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.errors import InvalidRequest, StorageDenied
 from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.redis_keys import workers_key
+from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from tests.integration.conftest import MakeClaims
 from tests.support.datasets import Dataset, planned_dataset, read_tar
 from tests.support.files import files_below
 from tests.support.processes import StartWorker, Worker, until
@@ -370,6 +373,30 @@ def test_the_reason_of_a_run_that_failed_is_told_with_its_text(
         told = CliRunner().invoke(main, ["bulk", command, run.id], env=settings).output
         sentence = " ".join(told.split())  # in lines of a terminal
         assert re.search("configuration_error of 1 shard.* parquet .*pyarrow", sentence), told
+
+
+def test_shards_are_left_to_a_living_worker_that_can_write_them_however_busy_it_is(
+    start: StartWorker,
+    client: redis.Redis,
+    namespace: str,
+    tmp_path: Path,
+    producer: Client,
+    make_claims: MakeClaims,
+) -> None:
+    busy = make_claims("able:1:x", lease_s=3600)
+    formats = ("webdataset", "files", "parquet")
+    status = WorkerStatus(
+        worker=busy.worker, state=WorkerState.READY, model="fake", shard_formats=formats
+    )
+    client.hset(workers_key(namespace), busy.worker, status.dump())
+    run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=100, format="parquet")
+    unable = start(PYTHONPATH=str(_without_pyarrow(tmp_path)), IMAGEFLEET_MAX_DELIVERIES="1")
+    until(lambda: unable.output().count("a shard is left to workers that can write it") > 3)
+    assert (
+        run.status().state is State.RUNNING
+    )  # alone it would have failed the shard at its third try
+    start()
+    assert run.wait(900).state is State.SUCCEEDED
 
 
 def _without_pyarrow(folder: Path) -> Path:

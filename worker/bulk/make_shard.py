@@ -29,6 +29,7 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.text.printable import printable
+from imagefleet.worker.bulk.format_check import require_writable
 from imagefleet.worker.bulk.generate_rows import RowGenerator
 from imagefleet.worker.bulk.host_errors import as_host_error, is_of_store, may_pass
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
@@ -42,7 +43,7 @@ from imagefleet.worker.bulk.plan_check import (
 from imagefleet.worker.bulk.samples import Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
 from imagefleet.worker.bulk.shard_context import ShardContext
-from imagefleet.worker.bulk.shard_formats import put_shard, require_format
+from imagefleet.worker.bulk.shard_formats import put_shard
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class _ShardMaker:
         if not self._record_if_finished(plan, shard):
             info = self._context.engine.info
             require_model(plan, info)
-            require_format(plan.format)
+            require_writable(self._context, plan.format)
             if not holds_loras(plan, info):
                 self._missing_loras = plan.loras
                 raise LeaseLost(f"shard {self.name} is left to workers with its LoRA")

@@ -10,6 +10,7 @@ import redis
 
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerStatus
 from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.bulk.store_probe import StoreProbe
@@ -43,6 +44,8 @@ class ShardContext:
     max_deliveries: int
     destinations: DestinationPolicy
     store_probe: StoreProbe
+    read_workers: Callable[[], list[WorkerStatus]]
+    """It returns what all workers of the fleet report of themselves."""
 
     @classmethod
     def build(
@@ -70,6 +73,7 @@ class ShardContext:
             max_deliveries=settings.max_deliveries,
             destinations=destinations,
             store_probe=StoreProbe(backlog),
+            read_workers=WorkerRegistry(client, settings.namespace).statuses,
         )
 
     def retry_while_unavailable(self, act: Callable[[], T], what: str) -> T:

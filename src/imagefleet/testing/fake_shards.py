@@ -100,6 +100,7 @@ class FakeShards:
             max_deliveries=_MAX_DELIVERIES,
             destinations=DestinationPolicy.parse(self._settings.storage_url, ()),
             store_probe=StoreProbe(self._backlog),
+            read_workers=list,
         )
 
     def _make(self, context: ShardContext, claimed: Claimed) -> None:
