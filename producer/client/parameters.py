@@ -84,6 +84,8 @@ class JobParameters(TypedDict, total=False):
     """The http(s) URL that receives a signed webhook for each of `callback_events`."""
     callback_events: Sequence[CallbackEvent | str] | None
     """By default `succeeded`, `failed` and `cancelled`."""
+    callback_prediction: str | None
+    """The prediction of an HTTP gateway that callbacks show; by default they show the job."""
     ttl: float | None
     """Seconds within which a worker must start the job, else it fails; by default for ever."""
     keep: str | float | None

@@ -37,6 +37,7 @@ class Gateway:
         """
         self.settings: Final = settings
         self.needs_keys: Final = require_keys
+        self.webhook_secrets: Final = settings.signing_secrets()
         self.threads: Final = Threads(_THREADS)
         self.decoding: Final = Threads(_DECODED_AT_ONCE)
         self.client: Final = Client(settings=settings)

@@ -4,9 +4,10 @@ import ipaddress
 import re
 from typing import Final, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from imagefleet.shared.settings.settings import Settings
+from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets
 
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]*")
 _OTHER_HEADERS: Final = frozenset({"authorization", "x-api-key", "host", "origin", "forwarded"})
@@ -98,6 +99,16 @@ class GatewaySettings(Settings):
         le=604_800,
         description="Seconds for which an address of an image opens without a key.",
     )
+    webhook_secrets: SecretStr = Field(
+        default=SecretStr(""),
+        description="The secrets, `whsec_…`, with which the workers sign callbacks, joined by "
+        "commas. Operators read them at `/v1/webhooks/default/secret`.",
+    )
+    webhook_tenant_secrets: SecretStr = Field(
+        default=SecretStr(""),
+        description="Those of single tenants, as the workers have them: `TENANT=whsec_…`, or `@` "
+        "and the path of a file. Keys of a tenant read its own.",
+    )
     http_repeat_s: float = Field(
         default=10.0,
         ge=0,
@@ -146,6 +157,16 @@ class GatewaySettings(Settings):
     def proxies(self) -> tuple[Network, ...]:
         """Return the networks of the proxies whose header names the tenant."""
         return _parse_networks(self.http_proxies)
+
+    def signing_secrets(self) -> WebhookSecrets:
+        """Return the secrets that sign callbacks.
+
+        Raises:
+            ConfigurationError: one of them is wrong, or their file cannot be read.
+        """
+        secrets = [each.strip() for each in self.webhook_secrets.get_secret_value().split(",")]
+        by_tenant = self.webhook_tenant_secrets.get_secret_value()
+        return WebhookSecrets.parse(list(filter(None, secrets)), by_tenant)
 
     @property
     def model_aliases(self) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Cancel a job: a queued one at once, a running one between two steps."""
 
-from imagefleet.shared.jobs.callback_events import build_callback
+from imagefleet.shared.jobs.callback_events import JobTimes, build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, State, check_job_id
 from imagefleet.shared.jobs.records import JobRecords
 
@@ -13,8 +13,13 @@ def cancel(records: JobRecords, job_id: str) -> State:
         UnknownJob: Redis holds no record of the job.
         UnreadableRecord: the record is damaged, or of a newer release.
     """
-    request = records.get(check_job_id(job_id)).request
-    event = build_callback(CallbackEvent.CANCELLED, job_id, request)
+    status = records.get(check_job_id(job_id))
+    event = build_callback(
+        CallbackEvent.CANCELLED,
+        job_id,
+        status.request,
+        times=JobTimes(submitted_at=status.submitted_at),
+    )
     while True:
         if records.cancel(job_id, "", event).happened:
             return State.CANCELLED

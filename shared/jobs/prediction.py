@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from imagefleet.shared.jobs.message_arguments import short_fields
-from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.model import CallbackEvent, State
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import ImageResult
@@ -27,7 +27,16 @@ OWNER: Final = "imagefleet"
 """It stands before the names of models without a `/`, because Replicate's are `owner/name`."""
 UNKNOWN_VERSION: Final = "hidden"
 """Which weights make the images is known only when they are made. Replicate writes this, too."""
-_LOCAL: Final = frozenset({"callback_url", "callback_events", "tenant", "ttl"})
+WEBHOOK_EVENTS: Final[Mapping[str, tuple[CallbackEvent, ...]]] = {
+    "start": (CallbackEvent.STARTED,),
+    "output": (CallbackEvent.SUCCEEDED,),
+    "logs": (CallbackEvent.PROGRESS,),
+    "completed": (CallbackEvent.SUCCEEDED, CallbackEvent.FAILED, CallbackEvent.CANCELLED),
+}
+"""The events of a job that an entry of `webhook_events_filter` stands for."""
+_LOCAL: Final = frozenset(
+    {"callback_url", "callback_events", "callback_prediction", "tenant", "ttl"}
+)
 """The parameters that are no input of the model."""
 _INPUTS: Final = ("image", "mask_image", "latents")
 _BAR_CHARACTERS: Final = 10
@@ -57,7 +66,22 @@ def prediction_of(
         "data_removed": status.images_deleted_at is not None,
         "metrics": metrics_of(status),
         "urls": {name: f"{url}{path}" for name, path in _PATHS.items()},
+        **_webhook_of(status.request),
     }
+
+
+def _webhook_of(request: JobRequest) -> dict[str, Any]:
+    """Return the fields of the webhook; none if there is none."""
+    if request.callback_url is None:
+        return {}
+    asked = set(request.callback_events)
+    kinds = [name for name, events in WEBHOOK_EVENTS.items() if asked.issuperset(events)]
+    return {"webhook": request.callback_url, "webhook_events_filter": kinds}
+
+
+def file_of(image: ImageResult) -> str:
+    """Return the last part of the address of an image, as in `0.png`."""
+    return image.key.rpartition("/")[2]
 
 
 _PATHS: Final = {"get": "", "cancel": "/cancel", "stream": "/stream", "events": "/events"}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import UnreadableRecord
-from imagefleet.shared.jobs.callback_events import Callback, build_callback
+from imagefleet.shared.jobs.callback_events import Callback, JobTimes, build_callback
 from imagefleet.shared.jobs.delayed_messages import DelayedMessages
 from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.message_arguments import stored_text
@@ -258,7 +258,11 @@ class JobRecords:
         [status] = self.read([job_id])
         if status is not None:
             event = build_callback(
-                CallbackEvent.CANCELLED, job_id, status.request, worker=status.worker
+                CallbackEvent.CANCELLED,
+                job_id,
+                status.request,
+                worker=status.worker,
+                times=JobTimes(submitted_at=status.submitted_at, started_at=status.started_at),
             )
             self._transitions.end(
                 State.CANCELLED,

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, StrictBool, ValidationError, model_validator
 
-from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import plain_value
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
 from imagefleet.shared.jobs.parameter import Parameter, check_needs, is_false, is_none
+from imagefleet.shared.jobs.parameter_pairs import check_together
 from imagefleet.shared.jobs.parameter_types import (
     STORED,
     CallbackUrl,
@@ -38,9 +38,9 @@ from imagefleet.shared.jobs.parameter_types import (
     Strength,
     Ttl,
 )
-from imagefleet.shared.jobs.prompt_weights import check_weights
+from imagefleet.shared.jobs.prediction_address import PredictionAddressText
 from imagefleet.shared.jobs.request_errors import invalid_request
-from imagefleet.shared.jobs.split_denoising import Share, check_split
+from imagefleet.shared.jobs.split_denoising import Share
 
 DEFAULT_CALLBACK_EVENTS: Final = (
     CallbackEvent.SUCCEEDED,
@@ -299,6 +299,13 @@ class JobRequest(Model):
             given_as="Sequence[CallbackEvent | str]",
         ),
     ] = DEFAULT_CALLBACK_EVENTS
+    callback_prediction: Annotated[
+        PredictionAddressText | None,
+        Parameter(
+            "The prediction of an HTTP gateway that callbacks show; by default they show the job.",
+            since=8,
+        ),
+    ] = Field(default=None, exclude_if=is_none)
     ttl: Annotated[
         Ttl | None,
         Parameter(
@@ -327,14 +334,7 @@ class JobRequest(Model):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         check_needs(self)
-        for field in ("prompt", "negative_prompt"):
-            check_weights(field, getattr(self, field), weighting=self.prompt_weighting)
-        check_split(self)
-        if self.image_index is not None and self.image_index >= self.num_images_per_prompt:
-            limit = f"must be below num_images_per_prompt={self.num_images_per_prompt}"
-            raise InvalidRequest("image_index", self.image_index, limit)
-        if (self.height is None) != (self.width is None):
-            raise ValueError("height and width must be given together, or neither")
+        check_together(self)
         return self
 
     @property

@@ -57,6 +57,11 @@ _PLAIN_VALUES: Final[st.SearchStrategy[Any]] = st.one_of(
 )
 """What JSON can hold."""
 
+_PREDICTIONS: Final = tuple(
+    f"http://127.0.0.1/v1/predictions/{name}#key={'0' * 64}&valid={valid}"
+    for name in ("a", "a b", "")
+    for valid in (1, 0, "x")
+)
 _BRACKETS: Final = st.text("a ()[]:\\\\.-+0123456789", min_size=1, max_size=200)
 """Prompts in which nearly everything has a meaning with `prompt_weighting`."""
 
@@ -93,6 +98,7 @@ _OTHER: Final[dict[str, st.SearchStrategy[Any]]] = {
     "denoising_start": st.floats(-0.1, 1.1) | NUMBERS,
     "denoising_end": st.floats(-0.1, 1.1) | NUMBERS,
     "callback_url": st.sampled_from(_ADDRESSES),
+    "callback_prediction": st.sampled_from([*_ADDRESSES, *_PREDICTIONS]),
     "height": st.sampled_from([64, 8, 65, 0, -64, 2**31, 64.0, "64"]),
     "width": st.sampled_from([64, 8, 65, 0, -64, 2**31, 64.0, "64"]),
     "num_images_per_prompt": st.sampled_from([64, 65, 0]),

@@ -46,6 +46,7 @@ PLAIN: Final = Offer(
 )
 """Of a model that offers nothing beyond the first release."""
 KEY: Final = "inputs/a.png"
+PREDICTION: Final = f"https://gw.example/v1/predictions/a#key={'0' * 64}&valid=60"
 LATENTS: Final = "jobs/a/0.safetensors"
 
 JOBS: Final[dict[str, dict[str, Any]]] = {
@@ -81,6 +82,7 @@ JOBS: Final[dict[str, dict[str, Any]]] = {
     "callback_url": {"callback_url": "https://example.org/a"},
     "callback_events": {"callback_events": ["started", "failed"]},
     "ttl": {"ttl": 60},
+    "callback_prediction": {"callback_prediction": PREDICTION},
     "keep": {"keep": "30d"},
     "metadata": {"metadata": {"shot": 3}},
     "several": {
@@ -164,6 +166,7 @@ WRONG: Final[dict[str, dict[str, Any]]] = {
     "tenant": {"tenant": ""},
     "callback_url": {"callback_url": "ftp://a"},
     "callback_events": {"callback_events": ["born"]},
+    "callback_prediction": {"callback_prediction": "https://gw.example/v1/predictions/a"},
     "ttl": {"ttl": 0},
     "keep": {"keep": "a day"},
     "metadata": {"metadata": 3},

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from imagefleet.shared.errors import ImagefleetError, LeaseLost, StorageUnavailable
-from imagefleet.shared.jobs.callback_events import Callback, build_callback
+from imagefleet.shared.jobs.callback_events import Callback, JobTimes, build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, JobError
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.result import LATENTS, ImageResult, JobResult, UsedLora
@@ -235,6 +235,7 @@ def _callback(
         result=result,
         error=error,
         worker=attempt.worker,
+        times=JobTimes(submitted_at=attempt.submitted_at, started_at=attempt.began_at),
         trace_parent=parent,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from imagefleet.shared.errors import JobCancelled, LeaseLost
-from imagefleet.shared.jobs.callback_events import build_callback
+from imagefleet.shared.jobs.callback_events import JobTimes, build_callback
 from imagefleet.shared.jobs.model import CallbackEvent
 from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport
 from imagefleet.shared.jobs.records import JobRecords
@@ -140,6 +140,7 @@ def _report(attempt: Attempt, slots: Mapping[Slot, int], *, only_check: bool) ->
             step=step,
             steps=steps,
             worker=attempt.worker,
+            times=JobTimes(submitted_at=attempt.submitted_at, started_at=attempt.began_at),
             trace_parent=attempt.trace_parent,
         )
     preview = _preview(attempt)

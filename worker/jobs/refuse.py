@@ -15,7 +15,7 @@ from imagefleet.shared.errors import (
     TooManyDeliveries,
     UnreadableRecord,
 )
-from imagefleet.shared.jobs.callback_events import Callback, build_callback
+from imagefleet.shared.jobs.callback_events import Callback, JobTimes, build_callback
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, headers_of
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.message_origin import MessageOrigin, sha1_of
@@ -214,5 +214,10 @@ class Refuser:
         if status is None:
             return None
         return build_callback(
-            CallbackEvent.FAILED, job_id, status.request, error=reason, worker=status.worker
+            CallbackEvent.FAILED,
+            job_id,
+            status.request,
+            error=reason,
+            worker=status.worker,
+            times=JobTimes(submitted_at=status.submitted_at, started_at=status.started_at),
         )

@@ -8,6 +8,7 @@ from imagefleet.producer.gateway.jobs.addresses import ImageAddresses
 from imagefleet.producer.gateway.jobs.tenant_jobs import TenantJobs
 from imagefleet.producer.gateway.problems import Problem, unknown
 from imagefleet.producer.gateway.threads import Threads
+from imagefleet.shared.jobs.prediction import file_of
 from imagefleet.shared.jobs.result import ImageResult
 from imagefleet.shared.jobs.status import JobStatus
 
@@ -62,11 +63,6 @@ class JobImages:
             message = "the signature of this address is wrong, or it has expired"
             raise Problem(403, "wrong_signature", message)
         return _find(await self._jobs.stored_status(job_id), file)
-
-
-def file_of(image: ImageResult) -> str:
-    """Return the last part of the address of an image, as in `0.png`."""
-    return image.key.rpartition("/")[2]
 
 
 def _find(status: JobStatus, file: str) -> ImageResult:

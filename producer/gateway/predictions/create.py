@@ -8,8 +8,8 @@ from typing import Any, Final
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.jobs.job_ids import stored_id
-from imagefleet.producer.gateway.problems import Problem
-from imagefleet.shared.errors import BrokerUnavailable, ImagefleetError
+from imagefleet.producer.gateway.problems import Problem, wrong_field
+from imagefleet.shared.errors import BrokerUnavailable, ImagefleetError, InvalidRequest
 
 _LATER_S: Final = 5
 """Seconds after its deadline in which no gateway may live to cancel a job that waits. From then on
@@ -24,12 +24,16 @@ class NewPrediction:
     """The id, as the caller knows it."""
     parameters: Mapping[str, Any]
     """The job has these."""
+    webhook: Mapping[str, Any]
+    """These parameters of the job say where and when it is reported; empty: nowhere."""
+    base_url: str
+    """It is the gateway's, as the caller reaches it, and has no slash at its end."""
     cancel_after_s: int | None
     """None: it is not canceled."""
 
     def job_parameters(self) -> dict[str, Any]:
         """Return the parameters with the time in which the job must start."""
-        given = dict(self.parameters)
+        given = {**self.parameters, **self.webhook}
         if self.cancel_after_s is not None:
             latest = self.cancel_after_s + _LATER_S
             own = given.get("ttl", latest)
@@ -45,14 +49,29 @@ async def create(gateway: Gateway, caller: Caller, new: NewPrediction) -> None:
     Raises what `TenantJobs.submit` raises.
     """
     noted = await gateway.threads.run(_note, gateway, caller, new)
+    parameters = new.job_parameters()
+    if new.webhook:
+        parameters["callback_prediction"] = await _callback_prediction(gateway, caller, new)
     try:
-        await gateway.jobs.submit(caller, new.job_parameters(), name=new.name)
+        await gateway.jobs.submit(caller, parameters, name=new.name)
     except BrokerUnavailable:  # it may be accepted all the same
         raise
-    except (Problem, ImagefleetError):
+    except (Problem, ImagefleetError) as error:
         with suppress(BrokerUnavailable):
             await gateway.threads.run(_forget, gateway, caller, new, *noted)
+        if isinstance(error, InvalidRequest) and error.field == "callback_url":
+            raise wrong_field("webhook", error.value, error.limit) from None
         raise
+
+
+async def _callback_prediction(gateway: Gateway, caller: Caller, new: NewPrediction) -> str:
+    """Return what makes callbacks show the prediction. That of a prediction which is there stays:
+    this gateway may be reached by another address than the one that accepted it."""
+    [known] = await gateway.jobs.find_each(caller, [new.name])
+    if known is not None and known.request.callback_prediction is not None:
+        return known.request.callback_prediction
+    job_id = stored_id(caller.tenant, new.name)
+    return str(gateway.addresses.of_prediction(new.base_url, job_id, new.name))
 
 
 def _note(gateway: Gateway, caller: Caller, new: NewPrediction) -> tuple[bool, bool]:

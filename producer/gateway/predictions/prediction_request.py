@@ -5,6 +5,7 @@ use: https://replicate.com/docs/reference/http.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,6 +14,7 @@ from imagefleet.producer.gateway.predictions.models import FleetModels
 from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.shared.jobs.foreign_names import hint, scheduler_called
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
+from imagefleet.shared.jobs.prediction import WEBHOOK_EVENTS
 
 THEIR_NAMES: Final = {
     "num_outputs": "num_images_per_prompt",
@@ -21,9 +23,18 @@ THEIR_NAMES: Final = {
     "output_format": "format",
 }
 """The parameters of Replicate's models that have other names here."""
-_NO_INPUTS: Final = frozenset({"callback_url", "callback_events"})
+_NO_INPUTS: Final = frozenset({"callback_url", "callback_events", "callback_prediction"})
 INPUT_NAMES: Final = tuple(name for name in PARAMETERS if name not in _NO_INPUTS)
 _KNOWN: Final = dict(zip(INPUT_NAMES, INPUT_NAMES, strict=True))
+
+
+class WebhookEvent(StrEnum):
+    """A webhook is sent at these events."""
+
+    START = "start"
+    OUTPUT = "output"
+    LOGS = "logs"
+    COMPLETED = "completed"
 
 
 class PredictionRequest(BaseModel):
@@ -39,6 +50,17 @@ class PredictionRequest(BaseModel):
         default=None,
         description="A digest of a model, its name, or owner/name:digest; by default the fleet's "
         "default model.",
+    )
+    webhook: str | None = Field(
+        default=None,
+        description="An http(s) address that receives the prediction, signed, at each of "
+        "`webhook_events_filter`.",
+    )
+    webhook_events_filter: list[WebhookEvent] | None = Field(
+        default=None, description="By default all of them."
+    )
+    webhook_completed: str | None = Field(
+        default=None, description="An address that receives the prediction when it has ended."
     )
     stream: bool | None = Field(
         default=None, description="Ignored: each prediction can be followed at `urls.stream`."
@@ -77,6 +99,23 @@ class PredictionRequest(BaseModel):
                 "model", parameters["model"], f"differs from the {model} of the request"
             )
         return parameters
+
+    def webhook_parameters(self) -> dict[str, Any]:
+        """Return the parameters of the job that say where and when it is reported.
+
+        Raises Problem.
+        """
+        if self.webhook_completed is not None and self.webhook is not None:
+            limit = "cannot be given beside webhook"
+            raise wrong_field("webhook_completed", self.webhook_completed, limit)
+        url = self.webhook or self.webhook_completed
+        if url is None:
+            return {}
+        kinds = self.webhook_events_filter or list(WebhookEvent)
+        if self.webhook_completed is not None:
+            kinds = [WebhookEvent.COMPLETED]
+        events = {event.value: None for kind in kinds for event in WEBHOOK_EVENTS[kind]}
+        return {"callback_url": url, "callback_events": list(events)}
 
     def _inputs(self) -> dict[str, Any]:
         """Return the inputs by their names here. Raises Problem for an unknown one, and for one

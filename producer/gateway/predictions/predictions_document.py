@@ -41,6 +41,8 @@ PREDICTION: Final = {
             "properties": {"total_time": _SECONDS, "predict_time": _SECONDS},
         },
         "urls": {"type": "object", "additionalProperties": _TEXT},
+        "webhook": _TEXT,
+        "webhook_events_filter": {"type": "array", "items": _TEXT},
     },
     "required": ["id", "model", "version", "input", "status", "created_at", "urls"],
 }
@@ -115,6 +117,14 @@ STREAMED: Final[dict[str, Any]] = {
     },
 }
 """How the routes that send events are described."""
+SECRET: Final[Answers] = {
+    **_answers(
+        200,
+        {"type": "object", "properties": {"key": _TEXT}, "required": ["key"]},
+        "The secret, `whsec_…`.",
+    ),
+    **may_answer(404),
+}
 VERSION: Final[Answers] = _answers(200, _VERSION, "The version.")
 
 

@@ -123,6 +123,8 @@ async def _create(
     new = NewPrediction(
         name=name,
         parameters=asked.job_parameters(models, model),
+        webhook=asked.webhook_parameters(),
+        base_url=base_url(request),
         cancel_after_s=cancel_after,
     )
     await create(gateway, caller, new)
