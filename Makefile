@@ -136,7 +136,7 @@ judge: $(VENV)/.dev ## 400 held-out captions through a real worker, judged from 
 
 sheets: $(VENV)/.dev ## write the image sheets of the README
 	rm -f $(OUT)/contact-sheet.png
-	$(BIN)/imagefleet demo --out $(OUT) && cp $(OUT)/contact-sheet.png docs/contact-sheet.png
+	$(BIN)/imagefleet demo --no-serve --out $(OUT) && cp $(OUT)/contact-sheet.png docs/contact-sheet.png
 	$(BIN)/python -m tools.train_shapes.guidance_sheet docs/guidance.png
 
 train: .venv-parity/.installed ## train the bundled model anew, two hours on two cores (installs torch beside)

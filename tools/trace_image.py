@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from imagefleet import Client
-from imagefleet.producer.demo.processes import WorkerProcess
+from imagefleet.producer.demo.processes import DemoProcess
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.settings.settings import Settings
 from tests.support.collector import Collector
@@ -50,7 +50,8 @@ def trace_of_one_job() -> list[Span]:
         collector = running.enter_context(Collector())
         receiver = running.enter_context(Receiver())
         endpoint = f"http://127.0.0.1:{collector.port}"
-        worker = WorkerProcess(
+        worker = DemoProcess(
+            "imagefleet.worker",
             {
                 "IMAGEFLEET_REDIS_URL": server.url,
                 "IMAGEFLEET_MODEL": "shapes",

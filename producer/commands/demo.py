@@ -31,11 +31,19 @@ from imagefleet.shared.process.extras import how_to_install
 @click.option("--guidance-scale", type=float, help="Default: the model's.")
 @click.option("--negative-prompt", help="What the images should not show.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of every job.")
-def demo(prompts: tuple[str, ...], out: Path, model: str, **parameters: Any) -> None:
+@click.option(
+    "--serve/--no-serve",
+    default=None,
+    help="Go on serving HTTP afterwards, until Ctrl-C. Default: in a terminal.",
+)
+def demo(
+    prompts: tuple[str, ...], out: Path, model: str, serve: bool | None, **parameters: Any
+) -> None:
     """Run the whole system on this machine.
 
-    The demo starts Redis, a worker on 8 virtual devices and a callback receiver, submits jobs, and
-    writes their images and a contact sheet.
+    The demo starts Redis, a worker on 8 virtual devices, a callback receiver and an HTTP gateway,
+    submits jobs, and writes their images and a contact sheet. It prints a curl line that asks the
+    gateway for an image.
     """
     try:
         from imagefleet.producer.demo.run import run_demo
@@ -44,4 +52,6 @@ def demo(prompts: tuple[str, ...], out: Path, model: str, **parameters: Any) -> 
 
     given = {name: value for name, value in parameters.items() if value is not None}
     with exit_on_errors():
-        sys.exit(run_demo(prompts, out, model, given))
+        if serve is None:
+            serve = sys.stdin.isatty() and sys.stdout.isatty()
+        sys.exit(run_demo(prompts, out, model, given, serve=serve))

@@ -1,13 +1,15 @@
 """Run the demo: the whole system on this machine, from prompts to a contact sheet.
 
-The demo starts Redis, a worker on 8 virtual CPU devices and a callback receiver, submits jobs
-through the Python client and shows their progress. It stops everything it started, also on Ctrl-C.
+The demo starts Redis, a worker on 8 virtual CPU devices, a callback receiver and an HTTP gateway,
+submits jobs through the Python client and shows their progress. It stops everything it started,
+also on Ctrl-C.
 """
 
 import signal
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
@@ -18,7 +20,8 @@ from rich.console import Console
 
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.client.job import Job
-from imagefleet.producer.demo.processes import WorkerProcess
+from imagefleet.producer.demo.gateway import DemoGateway
+from imagefleet.producer.demo.processes import DemoProcess
 from imagefleet.producer.demo.receiver import CallbackReceiver
 from imagefleet.producer.demo.report import Progress, print_report
 from imagefleet.shared.bulk.contact_sheet import contact_sheet
@@ -49,19 +52,27 @@ PROMPTS: Final = (
 _CALLBACKS: Final = [CallbackEvent.STARTED, CallbackEvent.SUCCEEDED, CallbackEvent.FAILED]
 _POLL_S: Final = 0.1
 _CALLBACK_TIMEOUT_S: Final = 10.0
+_CALLERS_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoServices:
-    """The client, worker and callback receiver of a running demo."""
+    """The client, worker, callback receiver and gateway of a running demo."""
 
     client: Client
-    worker: WorkerProcess
+    worker: DemoProcess
     receiver: CallbackReceiver
+    gateway: DemoGateway
 
 
-def run_demo(prompts: Sequence[str], out: Path, model: str, parameters: dict[str, Any]) -> int:
-    """Run the demo and return the exit code: 0 if every job succeeded, 130 after Ctrl-C."""
+def run_demo(
+    prompts: Sequence[str], out: Path, model: str, parameters: dict[str, Any], *, serve: bool
+) -> int:
+    """Run the demo and return the exit code: 0 if every job succeeded, 130 after Ctrl-C.
+
+    Args:
+        serve: Go on serving HTTP after the report, until Ctrl-C, which then is no error.
+    """
     console = Console()
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -74,12 +85,15 @@ def run_demo(prompts: Sequence[str], out: Path, model: str, parameters: dict[str
             statuses, durations = _watch(console, services, jobs)
             _await_callbacks(services.receiver, len(jobs))
             counts, refused = services.receiver.counts(), services.receiver.refused
+            sheet = _write_contact_sheet(statuses, out)
+            durations["everything, from the start on"] = time.monotonic() - started
+            print_report(console, statuses, durations, counts, refused, sheet, out)
+            _await_callers(services, {status.id for status in statuses})
         except KeyboardInterrupt:
             console.print("\nstopping …")
             return 130
-    sheet = _write_contact_sheet(statuses, out)
-    durations["everything, start to stop"] = time.monotonic() - started
-    print_report(console, statuses, durations, counts, refused, sheet, out)
+        if serve:
+            _serve(console)
     return 0 if all(status.state is State.SUCCEEDED for status in statuses) else 1
 
 
@@ -96,12 +110,15 @@ def _start(running: ExitStack, out: Path, model: str) -> DemoServices:
         "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.1",
         "IMAGEFLEET_DRAIN_S": "2",
     }
-    worker = WorkerProcess(environment, out / "worker.log")
+    worker = DemoProcess("imagefleet.worker", environment, out / "worker.log")
     running.callback(worker.stop)
     worker.start()
+    gateway = DemoGateway(environment, out / "gateway.log")
+    running.callback(gateway.stop)
+    gateway.start()
     client = Client(server.url)
     running.callback(client.close)
-    return DemoServices(client=client, worker=worker, receiver=receiver)
+    return DemoServices(client=client, worker=worker, receiver=receiver, gateway=gateway)
 
 
 def _submit(
@@ -128,6 +145,7 @@ def _watch(
         while True:
             statuses = services.client.statuses(ids)
             progress.show(statuses)
+            services.gateway.tell(console)
             if "worker start, load, compile" not in durations and _any_started(statuses):
                 durations["worker start, load, compile"] = time.monotonic() - submitted
             if all(status.done for status in statuses):
@@ -150,6 +168,26 @@ def _await_callbacks(receiver: CallbackReceiver, jobs: int) -> None:
     deadline = time.monotonic() + _CALLBACK_TIMEOUT_S
     while receiver.counts().total() < 2 * jobs and time.monotonic() < deadline:
         time.sleep(_POLL_S)
+
+
+def _await_callers(services: DemoServices, own: Collection[str]) -> None:
+    """Wait until the gateway has answered whoever asked it for images.
+
+    Args:
+        own: ids of the demo's jobs.
+    """
+    deadline = time.monotonic() + _CALLERS_TIMEOUT_S
+    asked = [job.id for job in services.client.jobs() if job.id not in own]
+    while time.monotonic() < deadline and not all(map(services.gateway.answered, asked)):
+        time.sleep(_POLL_S)
+
+
+def _serve(console: Console) -> None:
+    console.print("the demo goes on serving HTTP; Ctrl-C stops it")
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        console.print("\nstopping …")
 
 
 def _write_contact_sheet(statuses: Sequence[JobStatus], out: Path) -> Path | None:

@@ -2,11 +2,15 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from tests.support.processes import ROOT, until
@@ -79,6 +83,32 @@ def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
     until(lambda: not any(_alive(pid) for pid in started))
     assert demo.stdout is not None
     demo.stdout.close()
+
+
+@pytest.mark.parametrize("serve", [True, False])
+def test_the_curl_line_of_the_demo_makes_an_image(tmp_path: Path, serve: bool) -> None:
+    log = tmp_path / "demo.log"
+    option = "--serve" if serve else "--no-serve"
+    command = [*DEMO[:-1], "fake:seconds=2,capacity=1", option, "--out", str(tmp_path)]
+    command += ["--prompt", "a red star", "--prompt", "a blue ring"]
+    with log.open("wb") as output:
+        demo = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+    try:
+        line = until(lambda: re.search(r"^ +(curl http://.*)$", log.read_text(), re.MULTILINE))[1]
+        started = _children(demo.pid)
+        made = subprocess.run(shlex.split(line), capture_output=True, text=True, check=True)
+        [image] = json.loads(made.stdout)["data"]
+        if serve:
+            with urllib.request.urlopen(image["url"], timeout=60) as answer:
+                assert answer.headers["content-type"] == "image/png"
+            until(lambda: "goes on serving HTTP" in log.read_text())
+            demo.send_signal(signal.SIGINT)
+        assert demo.wait(300) == 0, log.read_text()
+        assert "2 job.started, 2 job.succeeded" in log.read_text()
+        until(lambda: not any(_alive(pid) for pid in started))
+    finally:
+        demo.kill()
+        demo.wait()
 
 
 CTRL_C_DURING_A_FORK = """

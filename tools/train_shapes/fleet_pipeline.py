@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from imagefleet import Client
-from imagefleet.producer.demo.processes import WorkerProcess
+from imagefleet.producer.demo.processes import DemoProcess
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tools.train_shapes.scenes import ImageArray
 
@@ -39,7 +39,7 @@ class FleetPipeline:
             "IMAGEFLEET_MODEL": self._model,
             "IMAGEFLEET_STORAGE_URL": f"file://{self._store}",
         }
-        worker = WorkerProcess(environment, folder / "worker.log")
+        worker = DemoProcess("imagefleet.worker", environment, folder / "worker.log")
         self._running.callback(worker.stop)
         worker.start()
         self._client = self._running.enter_context(Client(server.url))
