@@ -55,7 +55,7 @@ def read_a1111(path: Path, options: FileOptions) -> Iterator[Row | None]:
     Raises:
         InvalidRequest: an infotext follows after prompts.
     """
-    if _holds_infotext(path, options):
+    if holds_infotext(path, options):
         yield from _infotexts(path, options)
         return
     with open_lines(path, options) as lines:
@@ -79,7 +79,8 @@ def read_text(path: Path, options: FileOptions) -> Iterator[Row | None]:
     yield from read_a1111(path, options)
 
 
-def _holds_infotext(path: Path, options: FileOptions) -> bool:
+def holds_infotext(path: Path, options: FileOptions) -> bool:
+    """Return whether the beginning of a text file holds an infotext, so that rows are no lines."""
     with open_text(path, options) as file:
         return any(map(_is_settings, file.read(_HEAD_CHARACTERS).splitlines()))
 

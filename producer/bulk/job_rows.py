@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from imagefleet.producer.bulk.a1111 import holds_infotext
 from imagefleet.producer.bulk.readers import UNNAMED_TEXT, Table, open_table
 from imagefleet.producer.bulk.row_cells import converted, is_missing
 from imagefleet.producer.bulk.rows import RejectedRow, Row
@@ -27,7 +28,7 @@ from imagefleet.shared.jobs.request import JobRequest
 
 _HEAD_CHARACTERS: Final = 1 << 16
 _TEXT_TYPES: Final = ("txt", "a1111", UNNAMED_TEXT)
-"""Rows of these are lines of the file."""
+"""Rows of these are lines of the file, unless it holds infotexts."""
 _OR_TEXT: Final = (
     "; it is read as JSON because of how it begins, and --input-format txt takes its lines for "
     "prompts"
@@ -55,21 +56,21 @@ def read_jobs(
         ConfigurationError: the reader for this type is not installed.
     """
     is_empty = True
-    with _opened(file, name, options) as (table, file_type):
+    with _opened(file, name, options) as (table, rows_are_lines):
         for number, row in enumerate(table.rows):
             if row is None:
                 continue
             is_empty = False
-            place = f"line {number + 1}" if file_type in _TEXT_TYPES else f"row {number}"
+            place = f"line {number + 1}" if rows_are_lines else f"row {number}"
             yield _job(row, place, common, ignored)
     if is_empty:
         raise InvalidRequest("prompt", name, "standard input holds no prompt")
 
 
 @contextmanager
-def _opened(file: BinaryIO, name: str, options: FileOptions) -> Iterator[tuple[Table, str]]:
-    """Copy a file, because some types are read twice, or from the end. Return its table and
-    type."""
+def _opened(file: BinaryIO, name: str, options: FileOptions) -> Iterator[tuple[Table, bool]]:
+    """Copy a file, because some types are read twice, or from the end. Return its table, and
+    whether each line of the file is a row."""
     with tempfile.NamedTemporaryFile(prefix="imagefleet-input-") as copy:
         shutil.copyfileobj(file, copy)
         copy.flush()
@@ -78,7 +79,11 @@ def _opened(file: BinaryIO, name: str, options: FileOptions) -> Iterator[tuple[T
             file_type = options.file_type or _type_of(path, options)
             is_guess = options.file_type is None and file_type == "json"
             with error_named(path, name, _OR_TEXT if is_guess else ""):
-                yield open_table(path, name, replace(options, file_type=file_type)), file_type
+                rows_are_lines = file_type == "txt" or (
+                    file_type in _TEXT_TYPES and not holds_infotext(path, options)
+                )
+                options = replace(options, file_type=file_type)
+                yield open_table(path, name, options), rows_are_lines
 
 
 def _type_of(path: Path, options: FileOptions) -> str:

@@ -1,6 +1,6 @@
 """Rows are appended to a plan in shards of their own; changed rows are refused by the first one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -9,10 +9,11 @@ from imagefleet.producer.bulk.dataset_options import parse_spec
 from imagefleet.producer.bulk.inputs import find_sources
 from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.row_images import UploadedRowImages
-from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, plan_key
+from imagefleet.shared.bulk.file_layout import CARD, PLAN, RUN_STATS, plan_key
 from imagefleet.shared.bulk.plan import Plan
 from imagefleet.shared.bulk.shard_message import shards_to_send
-from imagefleet.shared.errors import PlanConflict, PlanDamaged
+from imagefleet.shared.errors import PlanConflict, PlanDamaged, StorageUnavailable
+from imagefleet.shared.storage import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
 from tests.support.plans import planned_rows
 
@@ -168,6 +169,46 @@ def test_a_missing_row_file_is_written_again_before_rows_are_appended() -> None:
     store.delete(plan_key(grown.shards[-1].name))
     with pytest.raises(PlanDamaged, match="writes it again without --append"):
         _plan([*FIRST, *MORE, "x"], store, append=True)
+
+
+class _FullDisk(MemoryStore):
+    """A store that does not take a second plan as long as it is full."""
+
+    is_full = False
+
+    def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
+        if self.is_full and key == PLAN:
+            raise StorageUnavailable("the disk is full")
+        return super().put(key, data, content_type)
+
+
+def test_an_append_that_was_interrupted_leaves_the_smaller_dataset_and_can_be_repeated() -> None:
+    store = _FullDisk()
+    first, _ = _plan(FIRST, store)
+    store.is_full = True
+    with pytest.raises(StorageUnavailable):
+        _plan([*FIRST, *MORE], store, append=True)
+    assert _plan(FIRST, store)[0] == first
+    store.is_full = False
+    grown, replaced = _plan([*FIRST, *MORE], store, append=True)
+    assert replaced == [first]
+    assert _prompts_of_shards(store, grown)[3:] == [["f", "h", "i"], ["g"]]
+
+
+def test_a_plan_that_another_command_changes_meanwhile_is_not_replaced() -> None:
+    store = MemoryStore()
+    _plan(FIRST, store)
+
+    def rows() -> Iterator[Row]:
+        yield from FIRST
+        _plan([*FIRST, "other"], store, append=True)
+        yield from MORE
+
+    with pytest.raises(PlanConflict, match="another command has changed the plan meanwhile"):
+        _plan(rows(), store, append=True)  # type: ignore[arg-type]
+    stored = read_plan(store)
+    assert stored is not None
+    assert (stored.rows, stored.appended) == (6, (5,))
 
 
 def test_duplicates_of_planned_rows_are_not_appended() -> None:

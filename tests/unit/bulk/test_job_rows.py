@@ -78,6 +78,7 @@ def test_an_image_of_a_row_is_a_file_if_it_looks_like_one(tmp_path: Path) -> Non
         ('{"prompt": "a", "steps": 5}', "row 0: steps=5: is called num_inference_steps here"),
         ('{"prompt": "a", "seed": -1}', "row 0: seed=-1"),
         ("a\n\n--prompt b --what c\n", "line 3: --what"),
+        ("a\nSteps: 5, Seed: 3, CFG scale: 7\nb\nSteps: 5, Seed: 3, CFG scale: 99", "row 1: guid"),
         ("[]", "standard input holds no prompt"),
         ("", "standard input holds no prompt"),
     ],
