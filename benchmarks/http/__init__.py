@@ -1,0 +1,1 @@
+"""The load of many HTTP clients on one gateway, beside its peers."""
