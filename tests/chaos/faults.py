@@ -15,20 +15,30 @@ import redis
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.chaos.fleet import Fleet
+from tests.chaos.gateways import Gateways
 
 KILL_EVERY_S: Final = 2.0
 _FREEZE_EVERY_S: Final = 15.0
 _TERMINATE_EVERY_S: Final = 11.0
 _DISCONNECT_EVERY_S: Final = 9.0
 _CRASH_EVERY_S: Final = 40.0
+_KILL_GATEWAY_EVERY_S: Final = 6.0
 _TICK_S: Final = 0.05
 
 
 class FaultInjector:
     """The fault injector kills and freezes workers and Redis; `counts` has the number by kind."""
 
-    def __init__(self, fleet: Fleet, server: LocalRedisServer, seed: int, lease_s: float) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        server: LocalRedisServer,
+        seed: int,
+        lease_s: float,
+        gateways: Gateways | None = None,
+    ) -> None:
         self._fleet, self._server, self._lease_s = fleet, server, lease_s
+        self._gateways = gateways
         self._rng = random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.outages: list[tuple[float, float]] = []
@@ -40,6 +50,8 @@ class FaultInjector:
             (_DISCONNECT_EVERY_S, self._disconnect),
             (_CRASH_EVERY_S, self._crash),
         ]
+        if gateways is not None:
+            self._faults.append((_KILL_GATEWAY_EVERY_S, self._kill_gateway))
 
     def run(self, seconds: float, meanwhile: Callable[[], None]) -> None:
         """Inject faults for `seconds`, and call `meanwhile` in every iteration."""
@@ -51,6 +63,8 @@ class FaultInjector:
                     inject()
                     due[number] += self._pause(every_s)
             self._fleet.refill()
+            if self._gateways is not None:
+                self._gateways.refill()
             meanwhile()
             time.sleep(_TICK_S)
 
@@ -60,6 +74,11 @@ class FaultInjector:
     def _kill(self) -> None:
         self._rng.choice(self._fleet.workers).kill()
         self.counts["kill -9 of a worker"] += 1
+
+    def _kill_gateway(self) -> None:
+        assert self._gateways is not None
+        self._gateways.kill(self._rng)
+        self.counts["kill -9 of a gateway"] += 1
 
     def _freeze(self) -> None:
         """Stop a worker for longer than its lease."""

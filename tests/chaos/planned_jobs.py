@@ -6,7 +6,7 @@ This module uses neither Redis nor workers.
 
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -32,6 +32,17 @@ class ProducerKind(StrEnum):
     SUBMIT = "submit"  # a tenth is submitted a second time with the same id
     SUBMIT_MANY = "submit_many"
     CELERY = "celery"  # Celery's own `send_task`
+    HTTP = "http"  # predictions, through one of two gateways
+
+
+WITHOUT_GATEWAYS: Final = {
+    ProducerKind.SUBMIT: 1,
+    ProducerKind.SUBMIT_MANY: 1,
+    ProducerKind.CELERY: 1,
+}
+"""How often each kind of producer is drawn where no gateway runs."""
+WITH_GATEWAYS: Final = {**WITHOUT_GATEWAYS, ProducerKind.HTTP: 3}
+"""Every second job comes over HTTP."""
 
 
 class Scenario(StrEnum):
@@ -75,7 +86,14 @@ class PlannedJob:
 
 
 def draw_jobs(
-    seed: int, *, jobs: int, seconds: float, killers: int, callback_url: str, prefix: str = "job"
+    seed: int,
+    *,
+    jobs: int,
+    seconds: float,
+    killers: int,
+    callback_url: str,
+    prefix: str = "job",
+    kinds: Mapping[ProducerKind, int] = WITHOUT_GATEWAYS,
 ) -> list[PlannedJob]:
     """Return `jobs` planned jobs spread over `seconds`, in the order in which they are due.
 
@@ -85,7 +103,7 @@ def draw_jobs(
     rng = random.Random(seed)
     kills = set(rng.sample(range(jobs), killers))
     planned = [
-        _draw_job(rng, f"{prefix}-{number}", number in kills, seconds, callback_url)
+        _draw_job(rng, f"{prefix}-{number}", number in kills, seconds, callback_url, kinds)
         for number in range(jobs)
     ]
     return sorted(planned, key=lambda job: job.due_s)
@@ -98,9 +116,14 @@ def without_callback(job: PlannedJob) -> PlannedJob:
 
 
 def _draw_job(
-    rng: random.Random, job_id: str, kills: bool, seconds: float, callback_url: str
+    rng: random.Random,
+    job_id: str,
+    kills: bool,
+    seconds: float,
+    callback_url: str,
+    kinds: Mapping[ProducerKind, int],
 ) -> PlannedJob:
-    producer = rng.choice(list(ProducerKind))
+    [producer] = rng.choices(list(kinds), list(kinds.values()))
     scenario = Scenario.KILLS_WORKER if kills else _draw_scenario(rng, producer)
     marker = {Scenario.KILLS_WORKER: f" {DIE}", Scenario.FAILS_BATCH: f" {FAIL}"}.get(scenario, "")
     height, width = rng.choice(SIZES)

@@ -47,7 +47,7 @@ class ProducerProcess:
 
 
 class Producers:
-    """The producer processes, one for each kind of producer."""
+    """The producer processes, one for each kind of producer that has jobs."""
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class Producers:
                 module, [kind.value, str(path)], environment, folder / f"accepted by {kind}"
             )
             for kind in ProducerKind
+            if any(job.producer is kind for job in planned)
         ]
 
     def __enter__(self) -> Self:

@@ -5,13 +5,15 @@ accepts it, and then writes the id to the journal before it goes on. Its setting
 environment, as a customer's do.
 """
 
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, TextIO
 
+import httpx
 from celery import Celery
 from kombu.exceptions import OperationalError
 
@@ -23,12 +25,15 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import queue_of
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.settings.settings import Settings
+from tests.chaos.gateways import URLS
 from tests.chaos.planned_jobs import PlannedJob, ProducerKind, Scenario, read
 
 _JOBS_PER_CALL = 40
 _MAX_POLLED = 20
 """Jobs whose state is polled at a time, to cancel them while they run."""
 _POLL_S = 0.1
+_ANSWER_S = 60.0
+_LATER = (408, 429, 503, 504)
 
 Submit = Callable[[list[PlannedJob]], None]
 
@@ -103,6 +108,30 @@ def with_celery(settings: Settings) -> Submit:
     return submit
 
 
+def with_predictions(urls: Sequence[str]) -> Submit:
+    """Return a function that asks one gateway, and sees that the other knows what was accepted."""
+    client = httpx.Client(timeout=_ANSWER_S)
+    turns = cycle(urls)
+
+    def submit(planned: list[PlannedJob]) -> None:
+        [job] = planned
+        parameters = {name: value for name, value in job.parameters.items() if value is not None}
+        for _ in range(1 + job.resent):
+            path = f"{next(turns)}/v1/predictions/{job.id}"
+            _check(client.put(path, json={"input": parameters}), job)
+        known = client.get(f"{next(turns)}/v1/predictions/{job.id}")
+        assert known.status_code != httpx.codes.NOT_FOUND, f"{job.id} was accepted, and is unknown"
+
+    return submit
+
+
+def _check(answer: httpx.Response, job: PlannedJob) -> None:
+    """Raise BrokerUnavailable if the gateway cannot accept now, AssertionError if it refuses."""
+    if answer.status_code in _LATER:
+        raise BrokerUnavailable(answer.text)
+    assert answer.is_success, f"{job.id}: {answer.status_code} {answer.text}"
+
+
 def send_task(app: Celery, name: str, **options: Any) -> None:
     """Send a task.
 
@@ -119,7 +148,7 @@ def submit_until_accepted(submit: Submit, planned: list[PlannedJob]) -> None:
     while True:
         try:
             submit(planned)
-        except (BrokerUnavailable, OperationalError):
+        except (BrokerUnavailable, OperationalError, httpx.TransportError):
             time.sleep(_POLL_S)
         else:
             return
@@ -141,6 +170,7 @@ def produce(kind: ProducerKind, planned: list[PlannedJob], journal: TextIO) -> N
         ProducerKind.SUBMIT: lambda: with_submit(client),
         ProducerKind.SUBMIT_MANY: lambda: with_submit_many(client),
         ProducerKind.CELERY: lambda: with_celery(settings),
+        ProducerKind.HTTP: lambda: with_predictions(os.environ[URLS].split()),
     }[kind]()
     cancellations = Cancellations(client)
     size = _JOBS_PER_CALL if kind is ProducerKind.SUBMIT_MANY else 1

@@ -30,9 +30,10 @@ from tests.chaos.audit_images import audit_images
 from tests.chaos.audit_metrics import audit_metrics, read_metrics
 from tests.chaos.faults import FaultInjector
 from tests.chaos.fleet import Fleet, run_worker
+from tests.chaos.gateways import Gateways
 from tests.chaos.hostile_cases import draw_hostile
 from tests.chaos.hostile_input import HostileInput
-from tests.chaos.planned_jobs import SIZES, PlannedJob, draw_jobs
+from tests.chaos.planned_jobs import SIZES, WITH_GATEWAYS, PlannedJob, draw_jobs
 from tests.chaos.processes import PUTS, FaultyS3Process, Producers, environ
 from tests.chaos.prometheus import METRICS_SETTINGS, Prometheus
 from tests.chaos.record_watcher import RecordWatcher
@@ -105,8 +106,11 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
             seconds=0.9 * config.seconds,
             killers=config.killers,
             callback_url=receiver.url,
+            kinds=WITH_GATEWAYS,
         )
         environment = _environment(config, server, s3, receiver)
+        gateways = stack.enter_context(Gateways(environment, folder / "gateways"))
+        environment |= gateways.environment
         cases = draw_hostile(config.seed, config.hostile_count, planned)
         producers = stack.enter_context(Producers(planned, environment, folder))
         hostile = stack.enter_context(
@@ -120,12 +124,9 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
             Prometheus(config.prometheus, folder / "prometheus", environment, fleet)
         )
         watcher = RecordWatcher(server, NAMESPACE, [job.id for job in planned])
-        injector = FaultInjector(fleet, server, config.seed, config.lease_s)
+        injector = FaultInjector(fleet, server, config.seed, config.lease_s, gateways)
         injector.run(config.seconds, watcher.poll)
-        receiver.always_up = True
-        hostile.relent()
-        fleet.thaw_all()
-        fleet.replace_all(_LAST_DRAIN_S)
+        relent(receiver, hostile, gateways, fleet)
         finish_undisturbed(config, fleet, producers, hostile, watcher)
         report_faults(report, config, injector, fleet.started, s3.faults())
         if prometheus:
@@ -135,6 +136,17 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
         audit(report, planned, producers.accepted(), hostile, watcher, s3, receiver)
     report.note("time", "total, seconds", round(time.monotonic() - began))
     return report
+
+
+def relent(
+    receiver: FlakyReceiver, hostile: HostileInput, gateways: Gateways, fleet: Fleet
+) -> None:
+    """End all faults but those of the store."""
+    receiver.always_up = True
+    hostile.relent()
+    gateways.refill()
+    fleet.thaw_all()
+    fleet.replace_all(_LAST_DRAIN_S)
 
 
 def audit(
