@@ -107,9 +107,10 @@ async def load_with_streams(
 ) -> dict[str, Any]:
     """Return what `asked.rate` submissions a second cost while streams are open."""
     pid = gateway.process.process.pid
-    streams = await open_streams(gateway.url, asked.streams)
     pool = Pool(gateway.url)
-    await send_steadily(lambda n: pool.post("/v1/predictions", order(n)), asked.rate, 5)
+    await send_steadily(lambda n: pool.post("/v1/predictions", order(n)), asked.rate, 10)
+    connections = len(fleet.redis.client_list())
+    streams = await open_streams(gateway.url, asked.streams)
     before, cpu = memory_mb(pid), cpu_s(pid)
     load = await send_steadily(
         lambda n: pool.post("/v1/predictions", order(n)), asked.rate, asked.seconds
@@ -117,6 +118,7 @@ async def load_with_streams(
     used, after = cpu_s(pid) - cpu, memory_mb(pid)
     pool.close()
     await _cut_at_random(streams)
+    await asyncio.to_thread(until, lambda: fleet.subscriptions() == 0, 60)
     return {
         "streams": asked.streams,
         "per_s": asked.rate,
@@ -126,6 +128,9 @@ async def load_with_streams(
         "cpu_ms_with_streams": round(1e3 * used / len(load.seconds), 3),
         "memory_before_mb": round(before, 1),
         "memory_after_mb": round(after, 1),
+        "redis_clients_before": connections,
+        "redis_clients_after": len(fleet.redis.client_list()),
+        "subscriptions_after": fleet.subscriptions(),
     }
 
 
@@ -239,11 +244,7 @@ def main() -> None:
         fleet = Fleet(stack, folder)
         figures: dict[str, Any] = measure_cpu(fleet, stack, asked)
         gateway = fleet.gateway()
-        connections = len(fleet.redis.client_list())
         figures |= asyncio.run(load_with_streams(fleet, gateway, asked))
-        until(lambda: fleet.subscriptions() == 0, 60)
-        figures["redis_clients_before"] = connections
-        figures["redis_clients_after"] = len(fleet.redis.client_list())
         figures["ends_in_s"] = round(seconds_to_end(gateway, asked.streams), 2)
     for name, value in figures.items():
         print(f"{name:24} {value:>12}")

@@ -69,8 +69,7 @@ class TenantJobs:
 
     def _submit(self, caller: Caller, parameters: dict[str, Any], job_id: str) -> None:
         """Charge the images of a new job, and submit it. A repeated one is not charged again."""
-        is_repeated = self._client.connection.read_statuses([job_id]) != [None]
-        charge = self._quota.charge(caller, 0 if is_repeated else _count_images(parameters))
+        charge = self._quota.charge(caller, self._count_new_images(caller, parameters, job_id))
         if not charge.allowed:
             message = (
                 f"the key {caller.key_id} may order {caller.images_per_day} images a day; "
@@ -83,6 +82,14 @@ class TenantJobs:
         except (ImagefleetError, TypeError):
             self._quota.give_back(charge)
             raise
+
+    def _count_new_images(self, caller: Caller, parameters: Mapping[str, Any], job_id: str) -> int:
+        """Return how many images are charged: none without a quota, and none for a job that is
+        there already."""
+        if caller.images_per_day is None:
+            return 0
+        is_new = self._client.connection.read_statuses([job_id]) == [None]
+        return _count_images(parameters) if is_new else 0
 
     async def status(self, caller: Caller, name: str) -> JobStatus:
         """Return the status of a job. Raises Problem (404), UnreadableRecord, BrokerUnavailable."""
