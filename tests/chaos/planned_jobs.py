@@ -141,7 +141,8 @@ def _draw_job(
     }
     if producer is ProducerKind.CELERY:  # plain Celery has no tenants
         parameters["tenant"] = None
-    if rng.random() < _SHARE_WITH_CALLBACK:
+    # Callbacks of predictions have another form, which the receiver does not read.
+    if rng.random() < _SHARE_WITH_CALLBACK and producer is not ProducerKind.HTTP:
         parameters["callback_url"] = callback_url
     return PlannedJob(
         id=job_id,
