@@ -200,7 +200,7 @@ def infotext_row(text: str, notes: Notes) -> Row:
     given: dict[str, Any] = {name: "\n".join(each).strip() for name, each in texts.items()}
     if not given["negative_prompt"]:
         del given["negative_prompt"]
-    for name, value in _SETTING.findall(settings):
+    for name, value in settings_in(settings).items():
         plain = plain_name(name)
         if plain in _SAYS_NOTHING:
             continue
@@ -209,8 +209,13 @@ def infotext_row(text: str, notes: Notes) -> Row:
         elif plain == "denoising_strength":  # of a second pass, or of an image that is not here
             notes.leave_out(name, value)
             continue
-        given[name] = _unquoted(value)
+        given[name] = value
     return translated(given, notes)
+
+
+def settings_in(line: str) -> dict[str, str]:
+    """Return the settings in the last line of an infotext, by their names there."""
+    return {name: _unquoted(value) for name, value in _SETTING.findall(line)}
 
 
 def _unquoted(value: str) -> str:

@@ -19,7 +19,8 @@ from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 
 SCHEDULE: Final = "schedule_type"
 """It holds the noise levels of a sampler, which the web UI and ComfyUI separate from its name."""
-_PLAIN_SCHEDULES: Final = frozenset({"", "automatic", "uniform", "normal"})
+PLAIN_SCHEDULES: Final = frozenset({"", "automatic", "uniform", "normal", "discrete"})
+"""They are names of the noise levels that a model has by itself."""
 _MAX_DIGITS: Final = 9
 _COUNTS: Final = "num_images_per_prompt"
 _LORA: Final = re.compile(r"\s{0,9}<lora:([^:<>]+):([^:<>]+)(?::[^<>]*)?>")
@@ -36,7 +37,7 @@ def translated(given: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     for name, value in given.items():
         plain = plain_name(name)
         foreign = FOREIGN_NAMES.get(plain)
-        if plain == SCHEDULE or value is None:
+        if plain == SCHEDULE or value is None or (foreign is not None and foreign.detail_of):
             continue
         if plain == "model" or (foreign is not None and foreign.ours == "model"):
             notes.leave_out("model", value)  # a file of that tool; one of ours makes all rows
@@ -72,7 +73,7 @@ def _product(one: Any, other: Any) -> Any:
 def _set_schedule(row: dict[str, Any], given: Mapping[str, Any], notes: Notes) -> None:
     """Choose the scheduler with the noise levels that the tool names, if there is one."""
     schedule = next((str(v) for name, v in given.items() if plain_name(name) == SCHEDULE), "")
-    if schedule.lower() in _PLAIN_SCHEDULES:
+    if schedule.lower() in PLAIN_SCHEDULES:
         return
     found = scheduler_called(str(row.get("scheduler", "")), schedule)
     if found is None:

@@ -40,7 +40,7 @@ def read_images(paths: Sequence[Path], options: FileOptions) -> Iterator[Row | N
     for path in paths:
         try:
             with open_regular(path) as file:
-                texts = _texts(file)
+                texts = texts_in(file)
             yield _row(path, texts, options.notes)
         except (OSError, ValueError, struct.error, zlib.error) as error:
             yield RejectedRow("image", shown_value(path.name), f"cannot be read: {error}")
@@ -64,7 +64,7 @@ def _row(path: Path, texts: dict[str, str], notes: Notes) -> Row:
     return row
 
 
-def _texts(file: BinaryIO) -> dict[str, str]:
+def texts_in(file: BinaryIO) -> dict[str, str]:
     """Return the texts of an image by their keywords. The comment of Exif is `parameters`.
 
     Raises:

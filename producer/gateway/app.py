@@ -19,6 +19,7 @@ from imagefleet.producer.gateway.web.document import describe
 from imagefleet.producer.gateway.web.errors import handle_errors
 from imagefleet.producer.gateway.web.limit_body import BodyLimit, LimitBody
 from imagefleet.producer.gateway.web.request_log import RequestLog
+from imagefleet.producer.gateway.webui.dialect import WEBUI
 
 _OPENAI: Final = Dialect(
     routers=(
@@ -32,7 +33,7 @@ _OPENAI: Final = Dialect(
     error_body=error_body,
     error_schema=ERROR_SCHEMA,
 )
-_DIALECTS: Final = (PREDICTIONS, _OPENAI)
+_DIALECTS: Final = (WEBUI, PREDICTIONS, _OPENAI)
 """The first one whose paths fit has a path."""
 
 

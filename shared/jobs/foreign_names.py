@@ -61,6 +61,11 @@ def _image_of_batch(value: Any) -> Mapping[str, Any] | None:
     return {"image_index": int(match[1]) - 1, "num_images_per_prompt": int(match[2])}
 
 
+def _format(value: Any) -> Mapping[str, Any]:
+    name = str(value).lower()
+    return {"format": "jpeg" if name == "jpg" else name}
+
+
 @dataclass(frozen=True)
 class ForeignName:
     """A row of the table: what a parameter of other tools is here."""
@@ -75,6 +80,8 @@ class ForeignName:
     """Whether it is also an ordinary word, so that a column of this name may mean anything."""
     neutral: tuple[str, ...] = ()
     """Values without an effect, of a parameter that has no equal."""
+    detail_of: str = ""
+    """It names a parameter that has no equal. Without that one, this one has no effect."""
 
 
 _STEPS: Final = ForeignName("num_inference_steps")
@@ -89,6 +96,8 @@ _SEED: Final = ForeignName("seed", "leave it out in the place of -1", _seed)
 _LAYER: Final = ForeignName("clip_skip", "the last layer, 1 or -1 there, is 0 or None", _last_layer)
 _OFF: Final = ("", "0", "0.0", "false", "none", "null", "[]", "{}")
 _NONE: Final = ForeignName("", neutral=_OFF)
+_NO_SIZE: Final = ForeignName("", neutral=(*_OFF, "-1"))
+_FACTOR: Final = ForeignName("", neutral=(*_OFF, "1", "1.0"))
 
 FOREIGN_NAMES: Final[Mapping[str, ForeignName]] = {
     **dict.fromkeys(("steps", "num_steps", "sampling_steps", "ddim_steps", "n_steps"), _STEPS),
@@ -121,42 +130,73 @@ FOREIGN_NAMES: Final[Mapping[str, ForeignName]] = {
     "checkpoint": ForeignName("model", is_word=True),
     **dict.fromkeys(("webhook", "webhook_url"), ForeignName("callback_url", is_word=True)),
     **dict.fromkeys(("output_format", "image_format"), ForeignName("format", is_word=True)),
+    "samples_format": ForeignName("format", "jpg is jpeg", _format),
+    "sd_vae": ForeignName("", neutral=(*_OFF, "automatic")),
     **dict.fromkeys(
         (
-            *("restore_faces", "face_restoration", "tiling", "subseed", "subseed_strength"),
-            *("variation_seed", "variation_seed_strength", "seed_resize_from_h"),
-            *("seed_resize_from_w", "seed_resize_from", "eta", "ensd", "eta_noise_seed_delta"),
-            *("s_churn", "s_noise", "s_tmin", "s_tmax", "enable_hr", "hr_scale", "hr_upscaler"),
-            *("styles", "refiner_checkpoint", "refiner_switch_at", "override_settings"),
-            *("alwayson_scripts", "script_name"),
+            *("restore_faces", "face_restoration", "tiling", "subseed_strength", "styles"),
+            *("variation_seed_strength", "seed_resize_from", "eta", "ensd", "eta_noise_seed_delta"),
+            *("s_churn", "s_tmin", "s_tmax", "s_min_uncond", "enable_hr", "refiner_checkpoint"),
+            *("override_settings", "alwayson_scripts", "script_name", "disable_extra_networks"),
+            *("comments", "infotext", "resize_mode", "latent_mask"),
         ),
         _NONE,
     ),
+    **dict.fromkeys(("seed_resize_from_h", "seed_resize_from_w"), _NO_SIZE),
+    **dict.fromkeys(("s_noise", "initial_noise_multiplier"), _FACTOR),
+    **dict.fromkeys(
+        (
+            *("hr_scale", "hr_upscaler", "hr_second_pass_steps", "hr_resize_x", "hr_resize_y"),
+            *("hr_checkpoint_name", "hr_sampler_name", "hr_scheduler", "hr_prompt"),
+            *("hr_negative_prompt", "firstphase_width", "firstphase_height", "firstpass_image"),
+        ),
+        ForeignName("", detail_of="enable_hr"),
+    ),
+    "refiner_switch_at": ForeignName("", detail_of="refiner_checkpoint"),
+    "script_args": ForeignName("", detail_of="script_name"),
+    "subseed": ForeignName("", detail_of="subseed_strength"),
+    "variation_seed": ForeignName("", detail_of="variation_seed_strength"),
 }
 """It holds the parameters of other tools by `plain_name`."""
 
 _KARRAS: Final = "karras"
+SAMPLER_NAMES: Final[Mapping[str, str]] = {
+    "ddim": "DDIM",
+    "pndm": "PLMS",
+    "euler": "Euler",
+    "euler_ancestral": "Euler a",
+    "dpmsolver++": "DPM++ 2M",
+    "dpmsolver++_karras": "DPM++ 2M Karras",
+    "lcm": "LCM",
+    "unipc": "UniPC",
+    "lms": "LMS",
+    "deis": "DEIS",
+    "heun": "Heun",
+    "kdpm2": "DPM2",
+    "kdpm2_ancestral": "DPM2 a",
+}
+"""It holds the web UI's names of schedulers, which viewers of generated images know, by ours."""
 _SCHEDULERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "euler_ancestral": ("euler a", "k_euler_a", "euler_a", "eulerancestraldiscrete"),
-    "euler": ("euler", "k_euler", "eulerdiscrete"),
-    "dpmsolver++": ("dpm++ 2m", "k_dpmpp_2m", "dpmpp_2m", "dpmsolvermultistep"),
-    "dpmsolver++_karras": ("dpm++ 2m karras", "k_dpmpp_2m_ka", "dpmpp_2m_karras"),
+    "euler_ancestral": ("k_euler_a", "euler_a", "eulerancestraldiscrete"),
+    "euler": ("k_euler", "eulerdiscrete"),
+    "dpmsolver++": ("k_dpmpp_2m", "dpmpp_2m", "dpmsolvermultistep"),
+    "dpmsolver++_karras": ("k_dpmpp_2m_ka", "dpmpp_2m_karras"),
     "dpmsolver++_singlestep": ("dpmsolversinglestep",),
-    "ddim": ("ddim",),
-    "pndm": ("plms", "pndm"),
-    "lcm": ("lcm", "k_lcm"),
-    "deis": ("deis", "deismultistep"),
-    "unipc": ("unipc", "uni_pc", "unipcmultistep", "uni_pc_bh2"),
-    "lms": ("lms", "k_lms", "lmsdiscrete"),
-    "heun": ("heun", "k_heun", "heundiscrete"),
-    "kdpm2": ("dpm2", "k_dpm_2", "dpm_2", "kdpm2discrete"),
-    "kdpm2_ancestral": ("dpm2 a", "k_dpm_2_a", "dpm_2_ancestral", "kdpm2ancestraldiscrete"),
-    "tcd": ("tcd",),
+    "ddim": (),
+    "pndm": (),
+    "lcm": ("k_lcm",),
+    "deis": ("deismultistep",),
+    "unipc": ("uni_pc", "unipcmultistep", "uni_pc_bh2"),
+    "lms": ("k_lms", "lmsdiscrete"),
+    "heun": ("k_heun", "heundiscrete"),
+    "kdpm2": ("k_dpm_2", "dpm_2", "kdpm2discrete"),
+    "kdpm2_ancestral": ("k_dpm_2_a", "dpm_2_ancestral", "kdpm2ancestraldiscrete"),
+    "tcd": (),
     "edm_euler": ("edmeuler",),
     "edm_dpmsolver++": ("edmdpmsolvermultistep",),
 }
-"""It lists the samplers of the web UI with their aliases, those of ComfyUI, and the classes of
-diffusers, by our name."""
+"""It lists aliases of the web UI's samplers, those of ComfyUI, and the classes of diffusers, by our
+name."""
 
 
 def _key(name: str) -> str:
@@ -164,7 +204,9 @@ def _key(name: str) -> str:
 
 
 _OUR_SCHEDULER: Final = {
-    _key(name): ours for ours, names in _SCHEDULERS.items() for name in (ours, *names)
+    _key(name): ours
+    for ours, names in _SCHEDULERS.items()
+    for name in (ours, SAMPLER_NAMES.get(ours, ours), *names)
 }
 
 
@@ -176,7 +218,7 @@ def scheduler_called(name: str, schedule: str = "") -> str | None:
         schedule: the noise levels, where the tool names them apart: `Karras`.
     """
     if schedule.strip().lower() == _KARRAS:
-        return _OUR_SCHEDULER.get(_key(f"{name}_{_KARRAS}"))
+        return _OUR_SCHEDULER.get(_key(f"{_key(name).removesuffix(_KARRAS)}_{_KARRAS}"))
     return _OUR_SCHEDULER.get(_key(name))
 
 

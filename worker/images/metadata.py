@@ -11,32 +11,13 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from functools import cache
 from importlib.metadata import version
-from types import MappingProxyType
 from typing import Any, Final
 
+from imagefleet.shared.jobs.foreign_names import SAMPLER_NAMES
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, is_used
 from imagefleet.shared.storage import StoredObject
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.contract.sampling import Sampling
-
-SAMPLER_NAMES: Final = MappingProxyType(
-    {
-        "ddim": "DDIM",
-        "pndm": "PLMS",
-        "euler": "Euler",
-        "euler_ancestral": "Euler a",
-        "dpmsolver++": "DPM++ 2M",
-        "dpmsolver++_karras": "DPM++ 2M Karras",
-        "lcm": "LCM",
-        "unipc": "UniPC",
-        "lms": "LMS",
-        "deis": "DEIS",
-        "heun": "Heun",
-        "kdpm2": "DPM2",
-        "kdpm2_ancestral": "DPM2 a",
-    }
-)
-"""The names of the schedulers that viewers of generated images know."""
 
 _ALWAYS: Final = frozenset(name for name, row in PARAMETERS.items() if row.metadata == "always")
 """Parameters that all metadata name."""

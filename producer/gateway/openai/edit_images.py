@@ -1,10 +1,8 @@
 """Read a request to edit an image: a form with files, or JSON with addresses."""
 
 from collections.abc import Mapping
-from io import BytesIO
 from typing import Any, Final
 
-from PIL import Image
 from starlette.requests import Request
 
 from imagefleet.producer.bulk.row_cells import converted
@@ -13,11 +11,7 @@ from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.producer.gateway.web.bodies import Form, read_form, read_json
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 
-_MAX_PIXELS: Final = 4096 * 4096
 _FILES: Final = ("image", "mask")
-_OPAQUE: Final = 255
-_FORMATS: Final = ("PNG", "WEBP")
-"""Decoders of other formats are not tried."""
 
 
 async def read_edit(request: Request) -> tuple[dict[str, Any], dict[str, str | bytes]]:
@@ -67,26 +61,3 @@ def _address(field: str, image: object) -> str:
     if not isinstance(address, str):
         raise wrong_field(field, image, 'must be an object with "image_url"')
     return address
-
-
-def mask_of(file: bytes) -> bytes:
-    """Return a mask as diffusers takes it, white where the image is generated anew, as a PNG file.
-
-    Args:
-        file: a mask as OpenAI takes it, transparent there.
-
-    Raises Problem.
-    """
-    try:
-        with Image.open(BytesIO(file), formats=_FORMATS) as image:
-            if image.width * image.height > _MAX_PIXELS:
-                raise wrong_field("mask", f"{image.width}x{image.height}", "has too many pixels")
-            if not image.has_transparency_data:
-                limit = "must be transparent where the image is edited; it has no transparency"
-                raise wrong_field("mask", image.mode, limit)
-            alpha = image.convert("RGBA").getchannel("A")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        raise wrong_field("mask", f"{len(file):,} bytes", "must be a PNG or WebP file") from None
-    white = BytesIO()
-    alpha.point(lambda value: _OPAQUE - value).save(white, "PNG")
-    return white.getvalue()

@@ -12,11 +12,11 @@ from starlette.responses import JSONResponse, Response
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.gateway import Gateway
+from imagefleet.producer.gateway.jobs.masks import transparent_part
 from imagefleet.producer.gateway.jobs.repeats import RequestJob
-from imagefleet.producer.gateway.openai.edit_images import mask_of, read_edit
+from imagefleet.producer.gateway.openai.edit_images import read_edit
 from imagefleet.producer.gateway.openai.images_document import (
     ANSWERS,
-    JOB_HEADER,
     edits_body,
     images_body,
 )
@@ -26,9 +26,17 @@ from imagefleet.producer.gateway.web.bodies import read_json
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.connected import while_connected
 from imagefleet.producer.gateway.web.events import event_stream
+from imagefleet.producer.gateway.web.request_log import JOB_HEADER
 
 router: Final = APIRouter(prefix="/v1/images", tags=["OpenAI Images"])
 Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
+
+
+@router.options("/generations", status_code=204)
+async def show_methods() -> Response:
+    """Say that images can be made here, as a client asks before its first request. No web page of
+    another origin may read this: there are no headers of CORS."""
+    return Response(status_code=204, headers={"allow": "OPTIONS, POST"})
 
 
 @router.post("/generations", responses=ANSWERS, openapi_extra=images_body())
@@ -55,7 +63,7 @@ async def _answer(
     parameters = asked.parameters(gateway.settings.model_aliases)
     content = _digest(fields, images)
     if isinstance(mask := images.get("mask_image"), bytes):
-        images["mask_image"] = await gateway.decoding.run(mask_of, mask)
+        images["mask_image"] = await gateway.decoding.run(transparent_part, mask)
     job = await gateway.repeats.job_of(caller, request.url.path, content, request.headers)
     request.state.job = job.name
     await gateway.jobs.submit(caller, {**parameters, **images}, name=job.name)

@@ -7,7 +7,6 @@ from imagefleet.producer.gateway.jobs.parameter_schemas import parameter_schemas
 from imagefleet.producer.gateway.openai.images_request import ImagesRequest
 from imagefleet.producer.gateway.web.document import OF_JOBS, may_answer
 
-JOB_HEADER: Final = "x-imagefleet-job"
 _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
 _FILE: Final = {"type": "string", "format": "binary"}

@@ -6,12 +6,11 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 
 from imagefleet.producer.gateway.access.caller import Caller
-from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.openai.models_document import MODEL_ANSWERS, MODELS_ANSWERS
 from imagefleet.producer.gateway.problems import unknown
 from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
+from imagefleet.producer.gateway.web.offered_models import offered_models
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 
 router: Final = APIRouter(prefix="/v1/models", tags=["Models"])
 AnyCaller = Annotated[Caller, Depends(caller_with(None))]
@@ -20,28 +19,17 @@ AnyCaller = Annotated[Caller, Depends(caller_with(None))]
 @router.get("", responses=MODELS_ANSWERS)
 async def list_models(request: Request, caller: AnyCaller) -> dict[str, Any]:
     """List the models that workers offer, and the other names that the operator gave them."""
-    models = await _models(gateway_of(request))
+    models = await offered_models(gateway_of(request))
     return {"object": "list", "data": [_shown(name, each) for name, each in models.items()]}
 
 
 @router.get("/{name:path}", responses=MODEL_ANSWERS)
 async def get_model(request: Request, caller: AnyCaller, name: str) -> dict[str, Any]:
     """Describe one model: its shapes, schedulers, LoRA and limits."""
-    models = await _models(gateway_of(request))
+    models = await offered_models(gateway_of(request))
     if name not in models:
         raise unknown("model", name)
     return _shown(name, models[name])
-
-
-async def _models(gateway: Gateway) -> dict[str, Offer]:
-    """Return the offers by the names that requests may use."""
-    offers = dict(await gateway.threads.run(gateway.client.offers))
-    default = offers.pop(DEFAULT_MODEL, None)
-    aliases = gateway.settings.model_aliases
-    named = {alias: offers[model] for alias, model in aliases.items() if model in offers}
-    if default is not None:
-        offers = {default.model: default, **offers}
-    return offers | named
 
 
 def _shown(name: str, offer: Offer) -> dict[str, Any]:

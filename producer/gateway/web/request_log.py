@@ -18,6 +18,8 @@ audit = logging.getLogger("imagefleet.http.audit")
 """It has the lines of requests that may change something."""
 
 REQUEST_ID: Final = "x-request-id"
+JOB_HEADER: Final = "x-imagefleet-job"
+"""It names the job that a request waited for."""
 _GIVEN_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _READS: Final = ("GET", "HEAD", "OPTIONS")
 _OF_JOBS: Final = ("job_id", "prediction_id")

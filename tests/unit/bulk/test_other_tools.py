@@ -191,12 +191,13 @@ def test_a_wrong_option_is_named(tmp_path: Path, line: str, field: str, reason: 
 def test_what_has_no_equal_is_named_once_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    line = "--prompt a --subseed 5 --sampler_name 'DPM++ SDE Karras' --sd_model x\n"
+    seeds = "--subseed 5 --subseed_strength 0.3"
+    line = f"--prompt a {seeds} --sampler_name 'DPM++ SDE Karras' --sd_model x\n"
     (tmp_path / "a.txt").write_text(line * 3)
     with caplog.at_level(logging.WARNING):
         assert _read(tmp_path / "a.txt") == [{"prompt": "a"}] * 3
     [message] = caplog.messages
-    for part in ("a.txt", "subseed=5", "sampler_name=DPM++ SDE Karras", "model=x"):
+    for part in ("a.txt", "subseed_strength=0.3", "sampler_name=DPM++ SDE Karras", "model=x"):
         assert part in message
 
 

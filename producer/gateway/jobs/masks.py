@@ -1,0 +1,59 @@
+"""Turn masks as other APIs take them into masks as diffusers takes them: white is generated anew.
+
+Input and output: image files. The functions raise Problem.
+"""
+
+from io import BytesIO
+from typing import Final
+
+from PIL import Image, ImageOps
+
+from imagefleet.producer.gateway.problems import wrong_field
+
+_MAX_PIXELS: Final = 4096 * 4096
+_OPAQUE: Final = (255, 255)
+_WITH_TRANSPARENCY: Final = ("PNG", "WEBP")
+_OF_MASKS: Final = (*_WITH_TRANSPARENCY, "JPEG")
+"""Decoders of other formats are not tried."""
+
+
+def transparent_part(file: bytes) -> bytes:
+    """Return a mask of what is transparent, as a PNG file."""
+    image = _opened(file, _WITH_TRANSPARENCY)
+    if not image.has_transparency_data:
+        limit = "must be transparent where the image is edited; it has no transparency"
+        raise wrong_field("mask", image.mode, limit)
+    return _png(ImageOps.invert(image.convert("RGBA").getchannel("A")))
+
+
+def white_part(file: bytes, *, invert: bool) -> bytes:
+    """Return a mask of what is white, as a PNG file; if it is transparent anywhere, of what is
+    opaque.
+
+    Args:
+        invert: returns the mask of all the rest.
+    """
+    image = _opened(file, _OF_MASKS).convert("RGBA")
+    alpha = image.getchannel("A")
+    mask = image.convert("L") if alpha.getextrema() == _OPAQUE else alpha
+    return _png(ImageOps.invert(mask) if invert else mask)
+
+
+def _opened(file: bytes, formats: tuple[str, ...]) -> Image.Image:
+    try:
+        with Image.open(BytesIO(file), formats=formats) as image:
+            if image.width * image.height > _MAX_PIXELS:
+                limit = f"must have at most {_MAX_PIXELS:,} pixels"
+                raise wrong_field("mask", f"{image.width}x{image.height}", limit)
+            image.load()
+            return image
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        raise wrong_field(
+            "mask", f"{len(file):,} bytes", "must be an image file, as of PNG"
+        ) from None
+
+
+def _png(mask: Image.Image) -> bytes:
+    file = BytesIO()
+    mask.save(file, "PNG")
+    return file.getvalue()

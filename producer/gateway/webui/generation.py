@@ -1,0 +1,102 @@
+"""Routes that make images, one job for each request."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from imagefleet.producer.gateway.access.api_key import Scope
+from imagefleet.producer.gateway.access.caller import Caller
+from imagefleet.producer.gateway.gateway import Gateway
+from imagefleet.producer.gateway.problems import wrong_field
+from imagefleet.producer.gateway.web.bodies import read_json
+from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
+from imagefleet.producer.gateway.web.connected import while_connected
+from imagefleet.producer.gateway.web.request_log import JOB_HEADER
+from imagefleet.producer.gateway.webui.chosen_model import chosen_model
+from imagefleet.producer.gateway.webui.document import (
+    GENERATION_ANSWERS,
+    img2img_body,
+    txt2img_body,
+)
+from imagefleet.producer.gateway.webui.generation_request import GenerationRequest
+from imagefleet.producer.gateway.webui.generation_response import generation_body
+from imagefleet.producer.gateway.webui.open_jobs import OpenJobs
+from imagefleet.producer.gateway.webui.start_images import StartImages
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.model import new_job_id
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
+
+router: Final = APIRouter(prefix="/sdapi/v1", tags=["AUTOMATIC1111"])
+Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
+_REPEATABLE: Final = "idempotency-key"
+
+
+@router.post("/txt2img", responses=GENERATION_ANSWERS, openapi_extra=txt2img_body())
+async def txt2img(request: Request, caller: Submitter) -> Response:
+    """Generate images of a prompt, and answer when they are there."""
+    return await _generate(request, caller, await read_json(request), None)
+
+
+@router.post("/img2img", responses=GENERATION_ANSWERS, openapi_extra=img2img_body())
+async def img2img(request: Request, caller: Submitter) -> Response:
+    """Generate images that start from an image. With a mask only its white part changes."""
+    fields = await read_json(request)
+    return await _generate(request, caller, fields, StartImages.take(fields))
+
+
+async def _generate(
+    request: Request, caller: Caller, fields: Mapping[str, Any], start: StartImages | None
+) -> Response:
+    gateway = gateway_of(request)
+    asked = GenerationRequest.parse(fields, has_image=start is not None)
+    parameters = await _with_model(gateway, caller, asked.parameters)
+    if start is not None:
+        parameters |= await gateway.decoding.run(start.parameters)
+    name = request.state.job = await _name(request, caller, fields)
+    try:
+        await gateway.jobs.submit(caller, parameters, name=name)
+    except InvalidRequest as error:
+        field = asked.names.get(error.field, error.field)
+        raise wrong_field(field, error.value, error.limit) from None
+    await OpenJobs(gateway, caller).add(name)
+    body = await while_connected(request, _wait(gateway, caller, name, asked))
+    return JSONResponse(body, headers={JOB_HEADER: name})
+
+
+async def _with_model(gateway: Gateway, caller: Caller, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters with the caller's model. Brackets weigh words, as in the web UI, if the
+    workers of the model can do that."""
+    parameters = dict(given)
+    model = parameters.get("model") or await chosen_model(gateway, caller)
+    if isinstance(model, str):
+        parameters["model"] = model = gateway.settings.model_aliases.get(model, model)
+    offers = await gateway.threads.run(gateway.client.offers)
+    offer = offers.get(str(model or DEFAULT_MODEL))
+    if offer is not None and offer.prompt_chunks:
+        parameters.setdefault("prompt_weighting", True)
+    return parameters
+
+
+async def _name(request: Request, caller: Caller, fields: Mapping[str, Any]) -> str:
+    """Return the id of the job. Clients of this API repeat no requests, and send equal ones to get
+    other images; so only an `Idempotency-Key` makes two requests one job."""
+    if _REPEATABLE not in request.headers:
+        return new_job_id()
+    content = json.dumps(fields, sort_keys=True).encode()
+    job = await gateway_of(request).repeats.job_of(
+        caller, request.url.path, content, request.headers
+    )
+    return job.name
+
+
+async def _wait(
+    gateway: Gateway, caller: Caller, name: str, asked: GenerationRequest
+) -> dict[str, Any]:
+    status = await gateway.jobs.wait(caller, name, gateway.settings.http_wait_s)
+    if status.done:
+        await OpenJobs(gateway, caller).remove(name)
+    return await generation_body(gateway.images, asked, status)
