@@ -106,13 +106,11 @@ def read_prompts(lines: Iterable[str], name: str, notes: Notes) -> Iterator[Row 
         text = line.strip()
         if not text:
             yield None
-        elif text.startswith("--"):
+        elif text.startswith("--") and text[2:3].isalpha():
             yield option_row(text, notes)
         elif text.startswith('{"'):
             yield _payload_row(text, notes)
-        elif text.startswith((_NEGATIVE, _SETTINGS)) and (
-            text.startswith(_NEGATIVE) or _is_settings(text)
-        ):
+        elif text.startswith(_NEGATIVE) or _is_settings(text):
             limit = (
                 "holds prompts first and an infotext later, at the line that begins with "
                 f"{shown_value(text)!r}; give them in two files"

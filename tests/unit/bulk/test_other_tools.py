@@ -213,6 +213,11 @@ def test_options_behind_a_prompt_are_read_as_words_with_a_warning(
     assert caplog.messages == expected
 
 
+@pytest.mark.parametrize("line", ["-- a dash, and a cat", "--- rule ---", "-5 degrees", "Night"])
+def test_a_dash_alone_is_no_option(tmp_path: Path, line: str) -> None:
+    assert _line(tmp_path, line) == line
+
+
 def test_the_named_type_txt_takes_options_for_text_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
