@@ -75,3 +75,14 @@ def list_key(queue: str, priority: int) -> str:
     """Return the key of the Redis list that holds `queue` at this priority (0 to 9)."""
     step = max(step for step in PRIORITY_STEPS if step <= priority)
     return f"{queue}{_SEPARATOR}{step}" if step else queue
+
+
+def lists_of(namespace: str, request: JobRequest) -> list[str]:
+    """Return the keys of the Redis lists in which a job may wait at its priority level.
+
+    Which one it is depends on what workers had announced when it was submitted.
+    """
+    queues = [queue_of(namespace, request, by_compile_key=each) for each in (True, False)]
+    keys = [list_key(queue, request.priority) for queue in dict.fromkeys(queues)]
+    names = [name for name, _ in request.loras]
+    return keys + ([list_for_loras(key, names) for key in keys] if names else [])

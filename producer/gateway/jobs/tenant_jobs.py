@@ -20,8 +20,10 @@ from imagefleet.producer.gateway.problems import Problem, stopping, unknown, wro
 from imagefleet.producer.gateway.threads import Threads
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest, UnreadableRecord
 from imagefleet.shared.jobs.model import JOB_ID, State, new_job_id
+from imagefleet.shared.jobs.queues import lists_of
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
 
 
 class TenantJobs:
@@ -135,6 +137,19 @@ class TenantJobs:
             if isinstance(answer, UnreadableRecord) and job_id == own:
                 raise answer
         raise unknown("job", name)
+
+    async def queue_length(self, status: JobStatus) -> int:
+        """Return how many jobs wait in the lists of a queued job, itself included: its place is at
+        most this. Raises BrokerUnavailable."""
+        return await self._threads.run(self._queue_length, status.request)
+
+    def _queue_length(self, request: JobRequest) -> int:
+        connection = self._client.connection
+        lists = lists_of(connection.settings.namespace, request)
+        with connection.translate_errors(), connection.redis.pipeline(transaction=False) as pipe:
+            for key in lists:
+                pipe.llen(key)
+            return sum(length or 0 for length in read_ignoring_wrong_types(pipe))
 
     @asynccontextmanager
     async def watch(self, caller: Caller, name: str) -> AsyncIterator[JobChanges]:

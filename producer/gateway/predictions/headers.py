@@ -12,7 +12,8 @@ from imagefleet.producer.gateway.problems import wrong_field
 
 _WAIT: Final = re.compile(r"wait(?:\s*=\s*\"?([^\"]*)\"?)?", re.IGNORECASE)
 MAX_WAIT_S: Final = 60
-_DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s?)?")
+_SECONDS: Final = re.compile(r"[1-9][0-9]?")
+_DURATION: Final = re.compile(r"(?:([0-9]{1,5})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,7})s?)?")
 _MAX_CANCEL_AFTER_S: Final = 7 * 24 * 3_600
 
 
@@ -27,7 +28,7 @@ def wait_s(headers: Mapping[str, str]) -> int:
         if found is None:
             continue
         text = str(MAX_WAIT_S) if found[1] is None else found[1].strip()
-        if not text.isdecimal() or len(text) > 2 or not 1 <= int(text) <= MAX_WAIT_S:
+        if not _SECONDS.fullmatch(text) or int(text) > MAX_WAIT_S:
             raise wrong_field("Prefer", preference, f"must be wait=1 to wait={MAX_WAIT_S}")
         return int(text)
     return 0

@@ -88,11 +88,19 @@ def tell_theirs(status: JobStatus, show: ShowStatus) -> Iterator[Event]:
     yield Event(place=EventPlace.ended(number + 2), name="done", data=done)
 
 
-def tell_ours(status: JobStatus, show: ShowStatus) -> Iterator[Event]:
-    """Yield everything that a record says of the way of a job."""
+def tell_ours(
+    status: JobStatus, show: ShowStatus, queue_length: int | None = None
+) -> Iterator[Event]:
+    """Yield everything that a record says of the way of a job.
+
+    Args:
+        queue_length: how many jobs waited in its queue when the stream began; None: not known.
+    """
     deliveries = status.deliveries
     if status.state is State.QUEUED:
-        data = {"retries": status.retries, "retry_at": iso_time(status.retry_at)}
+        data: dict[str, Any] = {"retries": status.retries, "retry_at": iso_time(status.retry_at)}
+        if queue_length is not None and not deliveries:
+            data["jobs_in_queue"] = queue_length
         yield _ours(EventPlace.queued(deliveries), "queued", data)
     if status.started_at is not None:
         started = {"attempt": deliveries, "started_at": iso_time(status.started_at)}

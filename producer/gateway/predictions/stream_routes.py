@@ -21,6 +21,7 @@ from imagefleet.producer.gateway.predictions.stream import (
 )
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.events import event_stream
+from imagefleet.shared.jobs.model import State
 
 router: Final = APIRouter(prefix="/v1/predictions", tags=["Predictions"])
 Reader = Annotated[Caller, Depends(caller_with(Scope.READ))]
@@ -35,7 +36,11 @@ async def stream_prediction(request: Request, caller: Reader, prediction_id: str
 @router.get("/{prediction_id}/events", **STREAMED)
 async def follow_prediction(request: Request, caller: Reader, prediction_id: str) -> Response:
     """Send all events, as JSON: queued, started, step, preview, uploaded, done, stopping."""
-    return await _stream(request, caller, prediction_id, tell_ours, "stopping")
+    jobs = gateway_of(request).jobs
+    status = await jobs.status(caller, prediction_id)
+    length = await jobs.queue_length(status) if status.state is State.QUEUED else None
+    tell = partial(tell_ours, queue_length=length)
+    return await _stream(request, caller, prediction_id, tell, "stopping")
 
 
 async def _stream(

@@ -87,9 +87,11 @@ def test_a_failure_is_an_error_in_the_stream(gateway: GatewayProcess) -> None:
 def test_our_events_tell_the_whole_way_of_a_job(
     slow_gateway: GatewayProcess, start: StartWorker
 ) -> None:
+    _create(slow_gateway, "before", {"prompt": "a"})
     _create(slow_gateway, "cat", SLOW)
     events = _events(slow_gateway, "cat/events")
-    assert next(events)[1] == "queued"
+    _, name, data = next(events)
+    assert (name, json.loads(data)["jobs_in_queue"]) == ("queued", 2)
     start()
     told = list(events)
     names = [name for _, name, _ in told]

@@ -157,6 +157,7 @@ def test_a_tenant_verifies_webhooks_with_its_own_secret(
         secret=WebhookSigningSecret(key=secret.key),
     )
     assert _body(delivery)["id"] == prediction.id
-    assert tin.get(f"{gateway.url}/v1/predictions/{prediction.id}").status_code == 404
+    for path in ("", "/stream", "/events"):
+        assert tin.get(f"{gateway.url}/v1/predictions/{prediction.id}{path}").status_code == 404
     assert tin.get(f"{gateway.url}/v1/predictions").json()["results"] == []
     assert tin.post(f"{gateway.url}/v1/predictions/{prediction.id}/cancel").status_code == 404
