@@ -1,6 +1,7 @@
 """One attempt at one shard in this process, with an event in the middle."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,15 +17,23 @@ from imagefleet.shared.bulk.file_layout import (
     checkpoints_folder,
     stats_key,
 )
-from imagefleet.shared.bulk.plan import RowParameters
+from imagefleet.shared.bulk.plan import BulkFormat, RowParameters
 from imagefleet.shared.bulk.redis_keys import run_keys
 from imagefleet.shared.bulk.shard_message import ShardMessage, ShardToSend, bulk_queue
 from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
-from imagefleet.shared.errors import InvalidRequest, LeaseLost, StorageDenied, StorageUnavailable
+from imagefleet.shared.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    LeaseLost,
+    StorageDenied,
+    StorageUnavailable,
+)
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_for_loras, list_key
+from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.storage import ObjectStore, StoredObject, open_store
 from imagefleet.worker.bulk.destinations import DestinationPolicy
+from imagefleet.worker.bulk.format_check import require_writable
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -361,3 +370,31 @@ def test_a_message_that_is_none_of_the_run_changes_nothing(
     assert status.state is State.RUNNING
     assert status.shards_by_state[State.FAILED] == 0
     assert status.shards_by_state[State.QUEUED] == 1
+
+
+def test_a_shard_is_left_only_to_another_ready_worker_that_says_it_can_write_it(
+    host: _Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)
+    able = WorkerStatus(
+        worker="able", state=WorkerState.READY, model="fake", shard_formats=("parquet",)
+    )
+    useless = [
+        able.model_copy(update=changes)
+        for changes in (
+            {"shard_formats": ("files",)},
+            {"shard_formats": None},
+            {"state": WorkerState.LOST},
+            {"model": "other"},
+            {"worker": host.context.claims.worker},
+        )
+    ]
+    alone = replace(host.context, read_workers=lambda: useless)
+    with pytest.raises(ConfigurationError, match="needs pyarrow"):
+        require_writable(alone, BulkFormat.PARQUET)
+    assert alone.backlog.wants_shard()
+    with pytest.raises(LeaseLost, match="left to other workers"):
+        require_writable(replace(alone, read_workers=lambda: [*useless, able]), BulkFormat.PARQUET)
+    assert not alone.backlog.wants_shard()
+    require_writable(alone, BulkFormat.FILES)

@@ -181,6 +181,8 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
                 "test_a_run_with_too_many_failures_stops",
                 "test_the_message_of_an_ended_shard_is_deleted",
                 "test_a_run_for_a_model_that_no_worker_has_fails_after_some_attempts",
+                "test_shards_are_left_to_a_living_worker_that_can_write_them_however_busy_it_is",
+                "test_two_hosts_share_a_run_of_few_rows",
             ],
         ),
         Long(
