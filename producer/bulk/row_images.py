@@ -24,6 +24,10 @@ from imagefleet.shared.storage import ObjectStore
 K = TypeVar("K")
 V = TypeVar("V")
 
+Resolve = Callable[[str, str], str | bytes]
+"""It takes a field and the text in it, and returns an address that the writer of the text may read,
+a key, or a file. It raises InvalidRequest for another text."""
+
 _UPLOADERS: Final = 8
 _MAX_REMEMBERED: Final = 100_000
 """Files and contents that are remembered as uploaded, a few hundred bytes each."""
@@ -32,13 +36,15 @@ _MAX_REMEMBERED: Final = 100_000
 class RowImages:
     """The images and latents of the rows of one plan. They are checked; files are not uploaded."""
 
-    def __init__(self, *, read_files: bool) -> None:
+    def __init__(self, *, read_files: bool, resolve: Resolve | None = None) -> None:
         """
         Args:
             read_files: whether a text that begins like a path names a file of this host. Otherwise
                 it is an address or a key, as everywhere in Python.
+            resolve: is called with each text, if a stranger may have written it.
         """
         self._read_files = read_files
+        self._resolve = resolve
         self._keys: _Recent[tuple[bool, str, int, int], str] = _Recent()
         """Keys of files, by whether they hold latents, path, time of change in ns and size in
         bytes."""
@@ -61,6 +67,8 @@ class RowImages:
             image = image.get("path") if content is None else content
         if isinstance(image, str) and self._read_files and folder is not None:
             image = path_or_address(field, image, folder)
+        if isinstance(image, str) and self._resolve is not None:
+            image = self._resolve(field, image)
         if isinstance(image, str):
             return image
         if isinstance(image, Path):
@@ -89,13 +97,19 @@ class UploadedRowImages(RowImages):
     """The images and latents of the rows of one plan; files are uploaded. Use it as a context
     manager."""
 
-    def __init__(self, open_store: Callable[[], ObjectStore], *, read_files: bool) -> None:
+    def __init__(
+        self,
+        open_store: Callable[[], ObjectStore],
+        *,
+        read_files: bool,
+        resolve: Resolve | None = None,
+    ) -> None:
         """
         Args:
             open_store: opens the store to which files are uploaded, at the first of them.
-            read_files: see `RowImages`.
+            read_files, resolve: see `RowImages`.
         """
-        super().__init__(read_files=read_files)
+        super().__init__(read_files=read_files, resolve=resolve)
         self._open_store = open_store
         self._store: ObjectStore | None = None
         self._uploaded: _Recent[str, None] = _Recent()

@@ -38,8 +38,6 @@ def shown_value(value: str) -> str:
 
 def row_of(row: object) -> Row:
     """Return an element of an iterable or a file as a row. Reject what cannot be one."""
-    if isinstance(row, str):
-        return row
-    if isinstance(row, Mapping):
+    if isinstance(row, str | Mapping | RejectedRow):
         return row
     return RejectedRow("row", shown_value(repr(row)), "must be a prompt, or an object of columns")

@@ -15,7 +15,7 @@ from imagefleet.producer.bulk.dataset_options import parse_spec
 from imagefleet.producer.bulk.inputs import Rows, find_sources
 from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.regenerate import SubmittedJob, regenerate
-from imagefleet.producer.bulk.row_images import UploadedRowImages
+from imagefleet.producer.bulk.row_images import Resolve, UploadedRowImages
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, POLL_S, BulkRun
 from imagefleet.producer.bulk.shard_sizes import ShardSizing
 from imagefleet.producer.bulk.worker_formats import check_formats, living_workers
@@ -46,7 +46,7 @@ _SETTING: Final = re.compile("^IMAGEFLEET_STORAGE_URL(='[^']*')?:? ")
 """The beginning of an error about the address of a store, which names a setting."""
 
 
-def start(  # noqa: PLR0913 - the rows, where they go, and how they are read
+def start(
     connection: Connection,
     submit: Callable[..., SubmittedJob],
     rows: Rows,
@@ -54,12 +54,7 @@ def start(  # noqa: PLR0913 - the rows, where they go, and how they are read
     *,
     max_failures: int | None = None,
     priority: int = DEFAULT_PRIORITY,
-    input_format: str | None = None,
-    delimiter: str | None = None,
-    encoding: str | None = None,
-    upload_files: bool = False,
-    append: bool = False,
-    **options: Any,
+    **planning: Any,
 ) -> BulkRun:
     """Plan and send a dataset, or resume it if the destination holds the same plan.
 
@@ -67,16 +62,44 @@ def start(  # noqa: PLR0913 - the rows, where they go, and how they are read
 
     Args:
         submit: its method; it generates samples again to compare them.
-        upload_files: whether text in the columns of images may name files of this host.
-        append: whether rows behind those that the destination's plan has are added to the dataset.
-        options: those of `dataset_options.parse_spec`.
+        planning: the other arguments of `plan_run`.
     """
     max_failures, priority = map(plain_value, (max_failures, priority))
     if max_failures is not None:
         check_whole_number("max_failures", max_failures, 0)
     check_whole_number("priority", priority, 0, 9)
+    run = plan_run(connection, submit, rows, destination, **planning)
+    run.resume(max_failures=max_failures, priority=priority)
+    return run
+
+
+def plan_run(
+    connection: Connection,
+    submit: Callable[..., SubmittedJob],
+    rows: Rows,
+    destination: str | Path,
+    *,
+    input_format: str | None = None,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    upload_files: bool = False,
+    resolve: Resolve | None = None,
+    append: bool = False,
+    **options: Any,
+) -> BulkRun:
+    """Plan a dataset, unless the destination holds the same plan, and send nothing.
+
+    Args:
+        submit: see `start`.
+        upload_files: whether text in the columns of images may name files of this host.
+        resolve: see `RowImages`.
+        append: whether rows behind those that the destination's plan has are added to the dataset.
+        options: those of `dataset_options.parse_spec`.
+    """
     model = options.get("model")
-    with UploadedRowImages(lambda: connection.store(model), read_files=upload_files) as images:
+    with UploadedRowImages(
+        lambda: connection.store(model), read_files=upload_files, resolve=resolve
+    ) as images:
         spec = parse_spec(images, **options)
         url, store = open_new_destination(destination, connection)
         sources = find_sources(rows, input_format, url, delimiter=delimiter, encoding=encoding)
@@ -88,9 +111,7 @@ def start(  # noqa: PLR0913 - the rows, where they go, and how they are read
         plan, _ = plan_dataset(
             sources, spec, store, offers, images, sizing, before_append=before_append
         )
-    run = _bulk_run(connection, submit, url, store, plan)
-    run.resume(max_failures=max_failures, priority=priority)
-    return run
+    return _bulk_run(connection, submit, url, store, plan)
 
 
 def find(connection: Connection, submit: Callable[..., SubmittedJob], name: str | Path) -> BulkRun:

@@ -8,7 +8,8 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from imagefleet.producer.gateway.batches import file_routes
+from imagefleet.producer.gateway.batches import batch_routes, file_routes, run_routes
+from imagefleet.producer.gateway.batches.run_keeper import RunKeeper
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.openai import images, models
 from imagefleet.producer.gateway.openai.errors import ERROR_SCHEMA, error_body
@@ -26,6 +27,8 @@ _OPENAI: Final = Dialect(
         images.router,
         models.router,
         file_routes.router,
+        batch_routes.router,
+        run_routes.router,
         image_files.router,
         health.router,
     ),
@@ -47,6 +50,7 @@ def build_app(gateway: Gateway) -> FastAPI:
         redoc_url=None,
     )
     app.state.gateway = gateway
+    app.state.run_keeper = RunKeeper(gateway)
     for dialect in _DIALECTS:
         for router in dialect.routers:
             app.include_router(router)
@@ -56,9 +60,8 @@ def build_app(gateway: Gateway) -> FastAPI:
     limit = BodyLimit(
         max_bytes=settings.http_max_body_bytes, timeout_s=settings.http_body_timeout_s
     )
-    app.add_middleware(
-        LimitBody, limit=limit, limit_of_path={file_routes.PATH: file_routes.body_limit(settings)}
-    )
+    of_files = file_routes.body_limit(settings.http_max_file_bytes, limit.timeout_s)
+    app.add_middleware(LimitBody, limit=limit, limit_of_path={file_routes.PATH: of_files})
     app.add_middleware(RequestLog)
     return app
 
@@ -66,6 +69,9 @@ def build_app(gateway: Gateway) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     gateway: Gateway = app.state.gateway
+    keeper: RunKeeper = app.state.run_keeper
     await gateway.start()
+    keeper.start()
     yield
+    keeper.close()
     gateway.close()

@@ -51,12 +51,13 @@ class Gateway:
         self.secret: Final = FleetSecret(connection)
         self.addresses: Final = ImageAddresses(self.secret, settings.http_image_url_s)
         self.files: Final = TenantFiles(connection, self.secret, settings.http_file_keep_s)
+        self.inputs: Final = CallerImages(self.addresses, self.files)
         self.repeats: Final = Repeats(connection, self.threads, settings.http_repeat_s)
         self.jobs: Final = TenantJobs(
             self.client,
             self.watcher,
             self.threads,
-            CallerImages(self.addresses, self.files),
+            self.inputs,
             ImageQuota(connection),
         )
         self.images: Final = JobImages(self.jobs, self.addresses, self.threads)

@@ -20,7 +20,7 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.text.printable import mask_credentials
 
 STOPPING: Final = "stopping"
-"""The code of the problem that this gateway ends."""
+"""It is the code of the problem that this gateway ends."""
 _AWAY_RETRY_S: Final = 1
 _FULL_RETRY_S: Final = 5
 _CALLERS_FAULT: Final = frozenset({"invalid_request", "invalid_input", "expired"})

@@ -78,3 +78,22 @@ def webui_jobs_key(namespace: str, key_id: str | None) -> str:
 def webui_model_key(namespace: str, key_id: str | None) -> str:
     """Return the key of the model that one API key has set by the API of the web UI (string)."""
     return f"{namespace}:http-webui-model:{key_id or ''}"
+
+
+def ordered_run_key(namespace: str, run_id: str) -> str:
+    """Return the key of a batch or run that was ordered over HTTP (hash: field to JSON)."""
+    return f"{namespace}:http-run:{run_id}"
+
+
+def ordered_runs_key(namespace: str, folder: str) -> str:
+    """Return the key of the batches and runs of one tenant (sorted set: id by time).
+
+    Args:
+        folder: the tenant's, in the store.
+    """
+    return f"{namespace}:http-runs:{folder}"
+
+
+def runs_due_key(namespace: str) -> str:
+    """Return the key of when a gateway must look at each batch or run again (sorted set: id)."""
+    return f"{namespace}:http-runs-due"

@@ -3,7 +3,7 @@
 A request that waits for a job uses none of them; see `gateway.jobs.watch`.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 import anyio
@@ -25,3 +25,8 @@ class Threads:
         if self._limiter is None:  # it belongs to the event loop that runs now
             self._limiter = anyio.CapacityLimiter(self._count)
         return await anyio.to_thread.run_sync(function, *args, limiter=self._limiter)
+
+    async def each(self, items: Iterator[T]) -> AsyncIterator[T]:
+        """Yield what an iterator yields, which is no None. It blocks a thread, one at a time."""
+        while (item := await self.run(next, items, None)) is not None:
+            yield item

@@ -3,7 +3,6 @@
 https://platform.openai.com/docs/api-reference/files, https://replicate.com/docs/reference/http#files
 """
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -12,6 +11,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.caller import Caller
+from imagefleet.producer.gateway.batches.batch_output import lines_of, signed_lines
 from imagefleet.producer.gateway.batches.file_document import (
     DELETE_ANSWERS,
     DOWNLOAD_ANSWERS,
@@ -23,8 +23,7 @@ from imagefleet.producer.gateway.batches.file_document import (
 from imagefleet.producer.gateway.batches.file_shapes import file_body, is_of_replicate, openai_file
 from imagefleet.producer.gateway.batches.pages import list_body, page_of
 from imagefleet.producer.gateway.batches.uploads import read_upload
-from imagefleet.producer.gateway.gateway_settings import GatewaySettings
-from imagefleet.producer.gateway.threads import Threads
+from imagefleet.producer.gateway.files.stored_file import OPENAI_PREFIX, OUTPUT_PURPOSE
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.limit_body import BodyLimit
 
@@ -44,12 +43,13 @@ DOWNLOAD: Final = {
 """No browser shows what a caller uploaded as a page of the gateway."""
 
 
-def body_limit(settings: GatewaySettings) -> BodyLimit:
-    """Return the limit of the body of an upload."""
-    return BodyLimit(
-        max_bytes=settings.http_max_file_bytes + _FORM_BYTES,
-        timeout_s=settings.http_body_timeout_s * _SLOWER,
-    )
+def body_limit(max_file_bytes: int, timeout_s: float) -> BodyLimit:
+    """Return the limit of the body of an upload.
+
+    Args:
+        timeout_s: seconds within which another body must have come.
+    """
+    return BodyLimit(max_bytes=max_file_bytes + _FORM_BYTES, timeout_s=timeout_s * _SLOWER)
 
 
 @router.post("", responses=UPLOAD_ANSWERS, openapi_extra=FORM)
@@ -91,7 +91,7 @@ async def list_files(
     openais = [
         file
         for file in (files if order == "desc" else reversed(files))
-        if not is_of_replicate(file) and purpose in ("", file.purpose)
+        if file.id.startswith(OPENAI_PREFIX) and purpose in ("", file.purpose)
     ]
     page, has_more = page_of(openais, "file", after, limit)
     results = [file_body(file, base_url(request)) for file in files if is_of_replicate(file)]
@@ -113,10 +113,15 @@ async def get_content(request: Request, caller: Reader, file_id: str) -> Respons
     gateway = gateway_of(request)
     file = await gateway.threads.run(gateway.files.find, caller.tenant, file_id)
     parts = await gateway.threads.run(gateway.files.parts, caller.tenant, file)
+    headers = {**DOWNLOAD, "content-length": str(file.size)}
+    if file.purpose == OUTPUT_PURPOSE:
+        url = base_url(request)
+        parts = signed_lines(lines_of(parts), lambda path: url + gateway.addresses.sign_path(path))
+        headers = DOWNLOAD
     return StreamingResponse(
-        in_threads(gateway.threads, parts),
+        gateway.threads.each(parts),
         media_type="application/octet-stream",
-        headers={**DOWNLOAD, "content-length": str(file.size)},
+        headers=headers,
     )
 
 
@@ -129,9 +134,3 @@ async def delete_file(request: Request, caller: Submitter, file_id: str) -> Resp
     if is_of_replicate(file):
         return Response(status_code=204)
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})
-
-
-async def in_threads(threads: Threads, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield parts, each of which is read in a thread."""
-    while (part := await threads.run(next, parts, None)) is not None:
-        yield part

@@ -4,9 +4,13 @@ A gateway that claims a piece has it for some seconds. If the gateway dies, the 
 then, and another one takes it. So each piece of work must be safe to begin twice.
 """
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, cast
 
 from imagefleet.producer.connection.connection import Connection
+from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.redis_client.scripts import load_script
 
 
@@ -38,6 +42,24 @@ class DueTimes:
         with self._connection.translate_errors():
             seconds, microseconds = redis.time()
             redis.zadd(self._key, {member: seconds + microseconds / 1e6 + due_in_s})
+
+    @contextmanager
+    def held(self, member: str) -> Iterator[None]:
+        """Keep a claimed member hidden while the block runs, however long that takes."""
+        ended = threading.Event()
+
+        def renew() -> None:
+            while not ended.wait(self.claim_s / 3):
+                with suppress(BrokerUnavailable):
+                    self.put(member, self.claim_s)
+
+        renewer = threading.Thread(target=renew, name="imagefleet-claim", daemon=True)
+        renewer.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            renewer.join()
 
     def forget(self, member: str) -> None:
         """Remove a member. Raises BrokerUnavailable."""

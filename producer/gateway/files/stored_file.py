@@ -10,6 +10,8 @@ OPENAI_PREFIX: Final = "file-"
 """Ids of files begin so if they were uploaded as OpenAI's API takes them."""
 REPLICATE_PREFIX: Final = "upload-"
 """Ids of files begin so if they were uploaded as Replicate's API takes them."""
+OUTPUT_PURPOSE: Final = "batch_output"
+"""It is the purpose of files that a batch wrote."""
 
 
 class StoredFile(Model):

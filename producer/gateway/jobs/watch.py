@@ -123,6 +123,11 @@ class JobWatcher:
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
 
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the gateway ends, or has ended."""
+        return self._closed
+
     def _join(self, changes: JobChanges) -> None:
         with self._changed:
             if self._closed:

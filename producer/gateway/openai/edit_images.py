@@ -21,12 +21,18 @@ async def read_edit(request: Request) -> tuple[dict[str, Any], dict[str, str | b
     """
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         fields, image, mask = _from_form(await read_form(request))
-    else:
-        fields, image, mask = _from_json(await read_json(request))
-    images = {"image": image}
-    if mask is not None:
-        images["mask_image"] = mask
-    return fields, images
+        return fields, _images(image, mask)
+    return edit_of_json(await read_json(request))
+
+
+def edit_of_json(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | bytes]]:
+    """Return what `read_edit` does, of a request in JSON. Raises Problem."""
+    fields, image, mask = _from_json(dict(body))
+    return fields, _images(image, mask)
+
+
+def _images(image: str | bytes, mask: bytes | None) -> dict[str, str | bytes]:
+    return {"image": image} if mask is None else {"image": image, "mask_image": mask}
 
 
 def _from_form(form: Form) -> tuple[dict[str, Any], str | bytes, bytes | None]:

@@ -1,0 +1,107 @@
+"""Describe the routes of batches and runs in the OpenAPI document."""
+
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from imagefleet.producer.gateway.batches.batch_request import (
+    OPTIONS,
+    BatchRequest,
+    RunRequest,
+)
+from imagefleet.producer.gateway.batches.file_document import Answers, in_json, list_of
+from imagefleet.producer.gateway.web.document import may_answer
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
+
+_TEXT: Final = {"type": "string"}
+_COUNT: Final = {"type": "integer"}
+_COUNTS: Final = {"type": "object", "additionalProperties": {"type": ["integer", "null"]}}
+_ORDER: Final = {
+    "type": "object",
+    "properties": {
+        "id": _TEXT,
+        "object": {"enum": ["batch", "run"]},
+        "status": _TEXT,
+        "created_at": _COUNT,
+        "input_file_id": _TEXT,
+        "metadata": {"type": "object", "additionalProperties": _TEXT},
+    },
+    "required": ["id", "object", "status", "created_at", "input_file_id", "metadata"],
+}
+_FILE: Final = {
+    "type": "object",
+    "properties": {"id": _TEXT, "bytes": _COUNT, "sha256": _TEXT, "url": _TEXT},
+    "required": ["id", "bytes", "sha256", "url"],
+}
+_BATCH: Final = {
+    **_ORDER,
+    "title": "Batch",
+    "properties": {**_ORDER["properties"], "request_counts": _COUNTS},  # type: ignore[dict-item]
+}
+_RUN: Final = {
+    **_ORDER,
+    "title": "Run",
+    "properties": {**_ORDER["properties"], "rows": _COUNTS, "images": _COUNTS},  # type: ignore[dict-item]
+}
+_UNKNOWN_PAGE: Final[Answers] = {404: {"description": "There is none with the id `after`."}}
+_CONTENT: Final = {"schema": {**_TEXT, "format": "binary"}}
+_STREAM: Final = {
+    "description": "Events `run` with the run, then `done`; `stopping` if the gateway ends.",
+    "content": {"text/event-stream": {"schema": _TEXT}},
+}
+BATCH_ANSWERS: Final[Answers] = {200: in_json("The batch.", _BATCH)}
+BATCHES_ANSWERS: Final[Answers] = {
+    200: in_json("Batches.", list_of(_BATCH)),
+    **_UNKNOWN_PAGE,
+}
+CREATE_ANSWERS: Final[Answers] = {
+    **BATCH_ANSWERS,
+    404: {"description": "There is no such file."},
+    409: {"description": "The `Idempotency-Key` belongs to another request."},
+}
+RUN_ANSWERS: Final[Answers] = {200: in_json("The run.", _RUN)}
+RUNS_ANSWERS: Final[Answers] = {200: in_json("Runs.", list_of(_RUN)), **_UNKNOWN_PAGE}
+RUN_CREATE_ANSWERS: Final[Answers] = {**CREATE_ANSWERS, **RUN_ANSWERS}
+CANCEL_ANSWERS: Final[Answers] = {
+    200: in_json("It will end soon.", _ORDER),
+    409: {"description": "It has ended."},
+}
+EVENTS_ANSWERS: Final[Answers] = {200: _STREAM}
+RUN_FILES_ANSWERS: Final[Answers] = {
+    200: in_json("The files.", list_of(_FILE)),
+    409: {"description": "The run is not planned yet."},
+}
+RUN_FILE_ANSWERS: Final[Answers] = {
+    200: {
+        "description": "The file.",
+        "content": dict.fromkeys(
+            (
+                *("image/png", "image/jpeg", "image/webp"),
+                *("application/json", "application/octet-stream"),
+            ),
+            _CONTENT,
+        ),
+    },
+    409: {"description": "The run is not planned yet."},
+    **may_answer(401, 403, 429, 503),
+}
+
+
+def batch_body_schema() -> dict[str, Any]:
+    """Return what the document says of the body that orders a batch."""
+    return _body(BatchRequest)
+
+
+def run_body_schema() -> dict[str, Any]:
+    """Return what the document says of the body that orders a run."""
+    options = {
+        name: {"description": PARAMETERS[name].about if name in PARAMETERS else "See datasets."}
+        for name in sorted(OPTIONS)
+    }
+    return _body(RunRequest, options)
+
+
+def _body(kind: type[BaseModel], more: dict[str, Any] | None = None) -> dict[str, Any]:
+    schema = kind.model_json_schema()
+    schema["properties"] = {**(more or {}), **schema["properties"]}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,79 @@
+"""List and find the files of the finished shards of a run. The calls block."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.producer.gateway.files.tenant_files import parts_of
+from imagefleet.producer.gateway.problems import unknown
+from imagefleet.shared.bulk.commit_markers import read_marker
+from imagefleet.shared.bulk.file_layout import (
+    CARD,
+    CONTACT_SHEET,
+    MAX_TEXT_BYTES,
+    PLAN,
+    REJECTED,
+    RUN_STATS,
+)
+from imagefleet.shared.bulk.stats import ShardFile
+
+_OF_RUN: Final = (PLAN, REJECTED, RUN_STATS, CARD, CONTACT_SHEET)
+"""Files of a run that belong to no shard. Commit markers list all others."""
+_TYPES: Final = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "webp": "image/webp",
+    "json": "application/json",
+}
+ANY_TYPE: Final = "application/octet-stream"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFile:
+    """This is one file of a dataset, with its content."""
+
+    parts: Iterator[bytes]
+    sha256: str | None
+    """The digest is hexadecimal. None: it is not known."""
+    size: int
+    media_type: str
+
+
+def find_file(run: BulkRun, key: str) -> RunFile:
+    """Return a file of a run by its key. Raises Problem (404)."""
+    media_type = _TYPES.get(key.rpartition(".")[2], ANY_TYPE)
+    if key in _OF_RUN:
+        try:
+            content = run.store.get(key, MAX_TEXT_BYTES)
+        except KeyError:
+            raise unknown("file", key) from None
+        return RunFile(parts=iter([content]), sha256=None, size=len(content), media_type=media_type)
+    name = key.partition("/")[0].partition(".")[0]
+    for shard in run.plan.shards:
+        if shard.name == name and (marker := read_marker(run.store, run.plan, shard)):
+            for file in marker.files:
+                if file.key == key:
+                    return RunFile(
+                        parts=parts_of(run.store, key, file.size),
+                        sha256=file.sha256,
+                        size=file.size,
+                        media_type=media_type,
+                    )
+    raise unknown("file", key)
+
+
+def list_files(run: BulkRun, after: str, limit: int) -> tuple[list[ShardFile], bool]:
+    """Return the files of finished shards behind the key `after`, and whether more follow."""
+    first = after.partition("/")[0].partition(".")[0]
+    found: list[ShardFile] = []
+    for shard in run.plan.shards:
+        if shard.name < first:
+            continue
+        marker = read_marker(run.store, run.plan, shard)
+        files = () if marker is None else marker.files
+        ordered = sorted(files, key=lambda file: file.key)
+        found += [each for each in ordered if shard.name > first or each.key > after]
+        if len(found) > limit:
+            return found[:limit], True
+    return found, False

@@ -1,0 +1,129 @@
+"""Bring the orders of all tenants to their end, and delete files that have expired.
+
+Each gateway has some of these threads. They share the orders by when each is due, so if a gateway
+dies, another one goes on with what it had begun, seconds later.
+"""
+
+import logging
+import threading
+from typing import Final
+
+from imagefleet.producer.connection.outages import RETRY_S
+from imagefleet.producer.gateway.batches.finish_order import OrderFinisher
+from imagefleet.producer.gateway.batches.plan_order import OrderPlanner, Refused
+from imagefleet.producer.gateway.batches.run_order import LineError, OrderRecord, OrderState
+from imagefleet.producer.gateway.batches.run_orders import RunOrders
+from imagefleet.producer.gateway.batches.run_places import RunPlaces
+from imagefleet.producer.gateway.files.tenant_files import TenantFiles
+from imagefleet.producer.gateway.gateway import Gateway
+from imagefleet.shared.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    ImagefleetError,
+    StorageUnavailable,
+)
+
+log = logging.getLogger(__name__)
+
+_THREADS: Final = 2
+_IDLE_S: Final = 1.0
+"""Seconds between two looks if nothing is due."""
+_LOOK_S: Final = 2.0
+"""A gateway looks at the run of an order after so many seconds again."""
+_LATER_S: Final = 5.0
+"""Seconds after which an order is tried again that could not go on."""
+_MAX_TRIES: Final = 5
+"""A gateway may begin to plan an order so often: its input may be what ends the gateways."""
+_MAY_PASS: Final = (BrokerUnavailable, StorageUnavailable, ConfigurationError)
+
+
+class RunKeeper:
+    """The threads of one gateway that work on orders."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        client, files = gateway.client, gateway.files
+        keep_s, aliases = gateway.settings.http_file_keep_s, gateway.settings.model_aliases
+        self.orders: Final = RunOrders(client.connection, gateway.secret, keep_s)
+        self.places: Final = RunPlaces(client, self.orders)
+        self._files: Final[TenantFiles] = files
+        self._planner = OrderPlanner(
+            client, files, gateway.inputs, self.orders, self.places, aliases
+        )
+        self._finisher = OrderFinisher(files, self.orders, self.places)
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Start the threads. They end with the process, or when this is closed."""
+        for _ in range(_THREADS):
+            threading.Thread(target=self._run, name="imagefleet-runs", daemon=True).start()
+
+    def close(self) -> None:
+        """Begin nothing new. What is begun goes on elsewhere if this process ends."""
+        self._closed.set()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                if not self._work():
+                    self._closed.wait(_IDLE_S)
+            except BrokerUnavailable as error:
+                log.warning("%s. Waiting until it is back", error)
+                self._closed.wait(RETRY_S)
+            except Exception:  # of any kind: the orders of others would wait for ever
+                log.exception("an order or a file could not be worked on")
+                self._closed.wait(RETRY_S)
+
+    def _work(self) -> bool:
+        """Work on one order that is due, else on one expired file. Return whether there was one."""
+        order_id = self.orders.due.claim()
+        if order_id is None:
+            return self._files.delete_expired()
+        record = self.orders.read(order_id)
+        if record is None or record.has_ended:
+            self.orders.due.forget(order_id)
+            return True
+        with self.orders.due.held(order_id):
+            again_s = self._advance(record)
+        if again_s is not None:
+            self.orders.due.put(order_id, again_s)
+        return True
+
+    def _advance(self, record: OrderRecord) -> float | None:
+        """Let an order go on. Return the seconds until it is due again; None if it has ended."""
+        try:
+            if record.in_progress_at is not None:
+                return None if self._finisher.go_on(record) else _LOOK_S
+            if (end := record.must_end) is not None:
+                self.orders.end(record.id, end)
+                return None
+            return self._plan(record)
+        except _MAY_PASS as error:
+            log.warning("%s: %s", record.id, error)
+            return _LATER_S
+        except ImagefleetError as error:
+            self._fail(record, (LineError(code=error.code, message=str(error)),))
+            return None
+
+    def _plan(self, record: OrderRecord) -> float | None:
+        if record.tries >= _MAX_TRIES:
+            message = f"{_MAX_TRIES} attempts to read its input did not end"
+            self._fail(record, (LineError(code="internal_error", message=message),))
+            return None
+        self.orders.change(record.id, tries=record.tries + 1)
+        try:
+            self._planner.start(record)
+        except Refused as refused:
+            self._fail(record, refused.errors)
+            return None
+        except _MAY_PASS:
+            self.orders.change(record.id, tries=record.tries)
+            raise
+        return 0.0
+
+    def _fail(self, record: OrderRecord, errors: tuple[LineError, ...]) -> None:
+        log.info("%s has failed: %s", record.id, errors[0].message)
+        self.orders.end(record.id, OrderState.FAILED, errors=errors)

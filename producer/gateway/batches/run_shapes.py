@@ -1,0 +1,39 @@
+"""Write our own runs in JSON."""
+
+from typing import Any
+
+from imagefleet.producer.gateway.batches.batch_shapes import counts, moments
+from imagefleet.producer.gateway.batches.run_order import OrderRecord
+from imagefleet.shared.bulk.records import RunStatus
+
+
+def run_body(record: OrderRecord, run: RunStatus | None) -> dict[str, Any]:
+    """Return an order as a run.
+
+    Args:
+        run: the status of its bulk run, while it has not ended.
+    """
+    order = record.order
+    return {
+        "id": record.id,
+        "object": "run",
+        "status": record.state.value,
+        "model": record.model or None,
+        "input_file_id": order.input_file_id,
+        "options": order.options,
+        "priority": order.priority,
+        "created_at": int(order.created_at),
+        **moments(record),
+        "errors": [each.model_dump() for each in record.errors],
+        "rows": {**counts(record, run), "rejected": record.rejected},
+        "images": {
+            "total": record.samples,
+            "completed": None if run is None else max(0, run.images),
+            "failed": None if run is None else max(0, run.failed_images),
+        },
+        "shard_errors": []
+        if run is None
+        else [each.model_dump(mode="json") for each in run.errors],
+        "bulk_run": record.bulk_run or None,
+        "metadata": order.metadata,
+    }
