@@ -184,7 +184,7 @@ def test_what_a_request_says_splits_no_line_of_the_log(tenants: TwoTenants) -> N
         tenants.iron.get(path.replace(" ", "%20"))
     tenants.iron.post(_PATH, json={"prompt": "a\nFORGED\x1b"})
     for name in ("a b", "x" * 500, "é", "a=1 key=forged"):
-        answer = tenants.iron.get("/v1/models", headers={"x-request-id": name})
+        answer = tenants.iron.get("/v1/models", headers={b"x-request-id": name.encode()})
         assert answer.headers["x-request-id"].startswith("req_")
     output = tenants.gateway.process.output()
     assert not any(line.startswith("2026-01-01") for line in output.splitlines())

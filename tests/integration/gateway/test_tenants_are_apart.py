@@ -1,6 +1,8 @@
 """Another tenant's jobs and images do not exist: they cannot be read, guessed or started from."""
 
 import base64
+import itertools
+import re
 import time
 from collections.abc import Iterator
 from io import BytesIO
@@ -13,6 +15,8 @@ from PIL import Image
 
 from imagefleet.producer.gateway.jobs.job_ids import stored_id
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from tests.support.processes import until
+from tests.support.receiver import Receiver
 from tests.support.tenants import TwoTenants, two_tenants
 
 
@@ -50,6 +54,54 @@ def test_the_image_of_another_tenant_is_as_unknown_as_none(tenants: TwoTenants) 
         == 1
     )
     assert len({tuple(sorted(each.headers.keys())) for each in answers}) == 1
+
+
+def test_no_route_knows_an_id_of_another_tenant(tenants: TwoTenants) -> None:
+    """Every route of the document that takes an id is asked for gold's by iron."""
+    made = tenants.gold.put("/v1/predictions/own-name", json={"input": {"prompt": "of gold"}})
+    assert made.status_code == 201, made.text
+    file = tenants.gold.post(
+        "/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", b"{}")}
+    )
+    ids = {
+        "prediction_id": ["own-name", stored_id("gold", "own-name")],
+        "job_id": ["own-name", stored_id("gold", "own-name")],
+        "file_id": [file.json()["id"]],
+        "file": ["0.png"],
+    }
+    asked = 0
+    for path, operations in tenants.gold.get("/openapi.json").json()["paths"].items():
+        names = re.findall(r"{(\w+)}", path)
+        if not names or not set(names) <= ids.keys():
+            continue
+        for method in operations.keys() - {"put"}:  # which would make iron's own
+            for values in itertools.product(*(ids[name] for name in names)):
+                url = path.format(**dict(zip(names, values, strict=True)))
+                answer = tenants.iron.request(method, url)
+                assert answer.status_code == 404, (method, url, answer.text)
+                assert "of gold" not in answer.text
+                asked += 1
+    assert asked >= 10
+    own = tenants.iron.put("/v1/predictions/own-name", json={"input": {"prompt": "of iron"}})
+    assert own.status_code == 201, own.text
+    assert "of gold" in tenants.gold.get("/v1/predictions/own-name").text
+    for path in ("/v1/predictions", "/v1/files"):
+        listed = tenants.iron.get(path)
+        assert listed.status_code == 200
+        assert "of gold" not in listed.text
+        assert file.json()["id"] not in listed.text
+
+
+def test_a_webhook_inside_the_network_is_not_sent(tenants: TwoTenants) -> None:
+    with Receiver() as receiver:
+        created = tenants.iron.put(
+            "/v1/predictions/inside",
+            json={"input": {"prompt": "a"}, "webhook": receiver.url},
+            headers={"prefer": "wait"},
+        )
+        assert created.status_code == 201, created.text
+        until(lambda: tenants.producer.connection.read_fleet().callbacks_given_up)
+        assert not receiver.deliveries
 
 
 def test_the_same_idempotency_key_of_two_tenants_is_two_jobs(tenants: TwoTenants) -> None:
@@ -188,7 +240,7 @@ def test_a_bomb_in_a_mask_is_not_unpacked(tenants: TwoTenants) -> None:
     vector = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"
     small = BytesIO()
     Image.new("RGB", (64, 64)).save(small, "PNG")
-    for mask, limit in [(bomb.getvalue(), "too many pixels"), (vector, "PNG or WebP")]:
+    for mask, limit in [(bomb.getvalue(), "16,777,216 pixels"), (vector, "image file")]:
         files = {"image": ("a.png", small.getvalue()), "mask": ("m.png", mask)}
         refused = tenants.iron.post("/v1/images/edits", data={"prompt": "a"}, files=files)
         assert refused.status_code == 400, refused.text
