@@ -131,6 +131,9 @@ parity-fuzz: $(VENV)/.dev .venv-parity/.installed ## draw checkpoints, ask diffu
 parity-full: $(VENV)/.dev .venv-parity/.installed ## SD 1.4's, SD 2.1's and SDXL's UNets at full size against PyTorch: 6 GB of disk, 17 of memory
 	$(BIN)/python -m tools.parity.full --pytorch .venv-parity/bin/python
 
+litellm: $(VENV)/.dev .venv-litellm/.installed ## generate images through litellm, as a library and as a proxy (installs it beside)
+	$(PYTEST) -m long -n 1 tests/integration/gateway/test_litellm.py
+
 judge: $(VENV)/.dev ## 400 held-out captions through a real worker, judged from their pixels
 	$(BIN)/python -m tools.train_shapes.evaluate --fleet shapes --count 400
 
@@ -202,6 +205,12 @@ CUDA_COMPILER = jax-cuda12-pjrt jax-cuda12-plugin nvidia-cuda-nvcc-cu12 nvidia-c
 .venv-build/.installed: requirements/build.txt
 	test -x .venv-build/bin/pip || $(PYTHON) -m venv .venv-build
 	.venv-build/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
+	touch $@
+
+# litellm and its proxy, for one test.
+.venv-litellm/.installed:
+	test -x .venv-litellm/bin/pip || $(PYTHON) -m venv .venv-litellm
+	.venv-litellm/bin/pip install -q 'litellm[proxy]>=1.80'
 	touch $@
 
 # .demo and .dev: the packages of requirements/demo.txt or dev.txt, and this project, editable.

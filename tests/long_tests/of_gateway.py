@@ -3,13 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tests.support.mark_long import Long
+from tests.support.mark_long import EVERY, Long
 
 OF_GATEWAY: Final[Mapping[str, Sequence[Long]]] = {
     "integration/gateway/test_document.py": [
         Long(
             "test_generated_requests_are_answered_as_the_document_says",
             ["test_3000_generated_requests_are_answered_as_the_document_says"],
+        ),
+    ],
+    "integration/gateway/test_litellm.py": [
+        Long("it needs litellm, a hundred packages; test_openai.py has another client", [EVERY]),
+    ],
+    "integration/gateway/test_pixels.py": [
+        Long(
+            "tests/integration/test_end_to_end.py judges the same model without a gateway", [EVERY]
         ),
     ],
     "integration/gateway/test_job_watcher.py": [

@@ -1,9 +1,14 @@
-"""A gateway process of a test."""
+"""A gateway process of a test, and a fleet with gateways that tests share."""
 
 import re
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from imagefleet import Client
 from tests.support.processes import StartWorker, Worker, until
 
 SERVE: Final = ("-m", "imagefleet.producer", "serve", "--port", "0")
@@ -26,3 +31,39 @@ def start_gateway(start: StartWorker, *arguments: str, **settings: str) -> Gatew
     ready = _READY.search(process.output())
     assert ready, process.output()
     return GatewayProcess(process=process, url=ready[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayFleet:
+    """A fleet that the tests of one module share: a worker and two gateways."""
+
+    producer: Client
+    guarded_url: str
+    """The gateway at this address asks for keys."""
+    open_url: str
+    """The gateway at this address asks for none."""
+
+
+@contextmanager
+def fleet_with_gateways(folder: Path, redis_url: str, **settings: str) -> Iterator[GatewayFleet]:
+    """Start a worker, by default with the fake engine, and two gateways with these settings."""
+    namespace = f"t{uuid.uuid4().hex[:8]}"
+    environment = {
+        "IMAGEFLEET_REDIS_URL": redis_url,
+        "IMAGEFLEET_NAMESPACE": namespace,
+        "IMAGEFLEET_MODEL": "fake:seconds=0.01,capacity=8",
+        "IMAGEFLEET_STORAGE_URL": f"file://{folder}/store",
+        **settings,
+    }
+    with ExitStack() as stack:
+
+        def start(*command: str, **more: str) -> Worker:
+            worker = Worker(folder, {**environment, **more}, command or ("-m", "imagefleet.worker"))
+            stack.callback(worker.kill)
+            return worker
+
+        start().await_log("ready after", timeout_s=900)
+        guarded = start_gateway(start, IMAGEFLEET_HTTP_REQUIRE_KEYS="true")
+        open_gateway = start_gateway(start)
+        producer = stack.enter_context(Client(redis_url, namespace=namespace))
+        yield GatewayFleet(producer=producer, guarded_url=guarded.url, open_url=open_gateway.url)
