@@ -31,9 +31,9 @@ def run_body(record: OrderRecord, run: RunStatus | None) -> dict[str, Any]:
             "completed": None if run is None else max(0, run.images),
             "failed": None if run is None else max(0, run.failed_images),
         },
-        "shard_errors": []
-        if run is None
-        else [each.model_dump(mode="json") for each in run.errors],
+        "shard_errors": [
+            {"code": each.code, "message": each.message} for each in (run.errors if run else ())
+        ],
         "bulk_run": record.bulk_run or None,
         "metadata": order.metadata,
     }

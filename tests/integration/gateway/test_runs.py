@@ -129,6 +129,19 @@ def test_no_row_reads_files_or_images_of_others(
         assert whole.json()["error"]["param"] == "image"
 
 
+def test_a_watch_ends_with_an_event_if_the_gateway_ends(start: StartWorker) -> None:
+    start(IMAGEFLEET_MODEL="fake:seconds=5,capacity=1").await_log("ready after")
+    gateway = start_gateway(start)
+    with httpx.Client(base_url=f"{gateway.url}/v1", timeout=60) as http:
+        made = http.post("/runs", json={"rows": ["a"] * 50}).json()
+        with http.stream("GET", f"/runs/{made['id']}/events") as stream:
+            texts = stream.iter_text()
+            assert next(texts).startswith("event: run")
+            gateway.process.process.terminate()
+            assert "event: stopping" in "".join(texts)
+    gateway.process.wait(10)
+
+
 def test_a_batch_of_edits_starts_from_images(gateway: GatewayProcess) -> None:
     client = client_of(gateway)
     mask = io.BytesIO()
