@@ -375,13 +375,15 @@ def test_an_address_that_is_none_is_refused(producer: Client, tmp_path: Path, ur
 def test_prompts_of_other_tools_are_read_with_one_warning_a_file(
     bulk_run: Bulk, producer: Client, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.txt").write_text("--prompt 'a cat' --steps 7 --subseed 3\n" * 2 + "plain\n")
+    (tmp_path / "a.txt").write_text(
+        "--prompt 'a cat' --steps 7 --subseed_strength 0.3\n" * 2 + "plain\n"
+    )
     done = bulk_run("a.txt", "data")
     assert done.returncode == 0, done.stderr
     assert (
         done.stderr.decode()
         .splitlines()
-        .count("a.txt: left out, because it has no equal here: subseed=3")
+        .count("a.txt: left out, because it has no equal here: subseed_strength=0.3")
         == 1
     )
     rows = _rows(producer.find_bulk(str(tmp_path / "data")))

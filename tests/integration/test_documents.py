@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,8 @@ import pytest
 from imagefleet.producer.commands.cli import main
 from imagefleet.shared.redis_client.connection import celery_url
 from tests.support.fleet import run_python, running_fleet
-from tests.support.processes import ROOT
+from tests.support.gateway import GatewayProcess, start_gateway
+from tests.support.processes import ROOT, Worker
 
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PROGRAMS: Final = frozenset({"bash", "python"})
@@ -47,7 +48,12 @@ NOT_RUN: Final = {
         "imagefleet webhooks test https": "it needs the Internet; test_webhook_test.py runs it",
         "imagefleet webhooks replay cat-1.failed": "it needs a failed job; test_operator.py",
     },
-    "docs/deploy-compose.md": {"docker": _CONTAINERS},
+    "docs/deploy-compose.md": {"docker": _CONTAINERS, "key=$(docker": _CONTAINERS},
+    "docs/http.md": {
+        'pip install "imagefleet': "it serves until it is stopped; the other examples call it",
+        "imagefleet keys create": "there is no such key to revoke; test_keys_command.py has one",
+        "IMAGEFLEET_HTTP_USER_HEADER": "it is a part of a file of settings",
+    },
     "docs/deploy-gke.md": {"export PROJECT": _CLOUD, "gcloud": _CLOUD, "kubectl": _CLOUD},
     "docs/deploy-gpu.md": {"make wheel": _INSTALL, "docker": _CONTAINERS},
     "docs/deploy-tpu-vm.md": {
@@ -135,6 +141,34 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield environment
 
 
+@pytest.fixture
+def gateway(
+    environment: dict[str, str], tmp_path: Path, document: str
+) -> Iterator[GatewayProcess | None]:
+    """A gateway for the examples that call one."""
+    if document != "docs/http.md":
+        yield None
+        return
+    started: list[Worker] = []
+
+    def start(*command: str, **more: str) -> Worker:
+        started.append(Worker(tmp_path / "gateway", {**environment, **more}, command))
+        return started[-1]
+
+    yield start_gateway(start)
+    for process in started:
+        process.kill()
+        print(process.output()[-3000:])
+
+
+def _called(text: str, gateway: GatewayProcess | None) -> str:
+    """Return an example with the gateway of this test, which needs no key, and its model."""
+    if gateway is None:
+        return text
+    text = text.replace("http://127.0.0.1:8000", gateway.url).replace("ifk_…", "any")
+    return text.replace("imagefleet/sd-1.4", "imagefleet/fake")
+
+
 def _run(block: Block, environment: dict[str, str], folder: Path) -> str:
     """Run a block in a folder of its own. Return what it prints."""
     here = folder / f"line-{block.line}"
@@ -161,9 +195,10 @@ def _run(block: Block, environment: dict[str, str], folder: Path) -> str:
 
 @pytest.mark.parametrize("document", _programs())
 def test_the_examples_of_a_document_run_in_order(
-    environment: dict[str, str], tmp_path: Path, document: str
+    environment: dict[str, str], tmp_path: Path, document: str, gateway: GatewayProcess | None
 ) -> None:
-    printed = "".join(_run(block, environment, tmp_path) for block in _programs()[document])
+    blocks = [replace(each, text=_called(each.text, gateway)) for each in _programs()[document]]
+    printed = "".join(_run(block, environment, tmp_path) for block in blocks)
     if document == "docs/datasets.md":
         report = "8 of 8 images in 1 shard, 0 failed; 2 rows with 8 images generated again"
         assert report in printed
