@@ -10,7 +10,7 @@ from imagefleet.producer.gateway.batches.batch_request import (
     RunRequest,
 )
 from imagefleet.producer.gateway.batches.file_document import Answers, in_json, list_of
-from imagefleet.producer.gateway.web.document import may_answer
+from imagefleet.producer.gateway.web.document import may_answer, of_events
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 
 _TEXT: Final = {"type": "string"}
@@ -47,7 +47,7 @@ _UNKNOWN_PAGE: Final[Answers] = {404: {"description": "There is none with the id
 _CONTENT: Final = {"schema": {**_TEXT, "format": "binary"}}
 _STREAM: Final = {
     "description": "Events `run` with the run, then `done`; `stopping` if the gateway ends.",
-    "content": {"text/event-stream": {"schema": _TEXT}},
+    "content": of_events({"type": "object"}),
 }
 BATCH_ANSWERS: Final[Answers] = {200: in_json("The batch.", _BATCH)}
 BATCHES_ANSWERS: Final[Answers] = {

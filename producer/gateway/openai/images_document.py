@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from imagefleet.producer.gateway.jobs.parameter_schemas import parameter_schemas
 from imagefleet.producer.gateway.openai.images_request import ImagesRequest
-from imagefleet.producer.gateway.web.document import OF_JOBS, may_answer
+from imagefleet.producer.gateway.web.document import OF_JOBS, may_answer, of_events
 
 _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
@@ -63,10 +63,7 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
         "image, or one error.",
         "content": {
             "application/json": {"schema": _IMAGES},
-            "text/event-stream": {
-                "schema": {"type": "string", "contentMediaType": "application/json"}
-                | {"contentSchema": _EVENT}
-            },
+            **of_events(_EVENT),
         },
         "links": {
             "image": {

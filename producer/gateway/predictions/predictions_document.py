@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from imagefleet.producer.gateway.jobs.parameter_schemas import parameter_schemas
+from imagefleet.producer.gateway.jobs.parameter_schemas import parameter_schemas, without_references
 from imagefleet.producer.gateway.predictions.prediction_request import (
     INPUT_NAMES,
     THEIR_NAMES,
@@ -143,7 +143,7 @@ def input_schema() -> dict[str, Any]:
 
 def creating() -> dict[str, Any]:
     """Return the description of a request that creates a prediction: body and headers."""
-    schema = PredictionRequest.model_json_schema()
+    schema = without_references(PredictionRequest.model_json_schema())
     schema["properties"]["input"] |= input_schema()
     return {
         "requestBody": {

@@ -4,6 +4,7 @@ import json
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -56,8 +57,8 @@ async def create_prediction_of_model(request: Request, caller: Submitter, model:
 @router.get("/models/{model:path}/predictions", include_in_schema=False)
 async def refuse_get(model: str) -> Response:
     """Refuse what else would be read as the name of a model."""
-    message = f"GET {model}/predictions: predictions are created here by POST"
-    raise Problem(405, "method_not_allowed", message)
+    message = "predictions are created here by POST"
+    raise HTTPException(405, message, headers={"allow": "POST"})
 
 
 @router.put("/predictions/{prediction_id}", **_CREATING)

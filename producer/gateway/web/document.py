@@ -54,6 +54,23 @@ def may_answer(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": _ABOUT[status]} for status in statuses}
 
 
+def of_events(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `content` of an answer with server-sent events.
+
+    The schema is that of each event, as `itemSchema` will be in OpenAPI 3.2.
+
+    Args:
+        data: the JSON schema of what stands in `data`.
+    """
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    event = {
+        "type": "object",
+        "properties": {"id": _TEXT, "event": _TEXT, "data": text},
+        "required": ["event", "data"],
+    }
+    return {"text/event-stream": {"schema": event}}
+
+
 def describe(app: FastAPI, dialects: Sequence[Dialect], *, needs_keys: bool) -> None:
     """Let the document of the application be complete."""
     write = app.openapi
