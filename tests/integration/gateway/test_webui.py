@@ -15,39 +15,49 @@ from imagefleet import Client
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.keys import ApiKeys
 from imagefleet.shared.jobs.model import State
-from tests.support.gateway import GatewayProcess, start_gateway
+from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from tests.support.gateway import GatewayFleet, fleet_with_gateways, start_gateway
 from tests.support.processes import StartWorker, Worker, until
 
 SLOW = {"prompt": "slow", "steps": 1_000}
 """A job that lasts until it is cancelled."""
 
 
-@pytest.fixture
-def worker(start: StartWorker) -> Worker:
-    worker = start(
+@pytest.fixture(scope="module")
+def fleet(
+    tmp_path_factory: pytest.TempPathFactory, redis_server: LocalRedisServer
+) -> Iterator[GatewayFleet]:
+    with fleet_with_gateways(
+        tmp_path_factory.mktemp("fleet"),
+        redis_server.url,
+        IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=8",
         IMAGEFLEET_JOB_LORA="style=/loras/style.safetensors",
         IMAGEFLEET_PROMPT_CHUNKS="4",
         IMAGEFLEET_MAX_NUM_INFERENCE_STEPS="1000",
-    )
-    worker.await_log("ready after")
-    return worker
+    ) as fleet:
+        yield fleet
 
 
 @pytest.fixture
-def webui(gateway: GatewayProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{gateway.url}/sdapi/v1", timeout=900) as client:
+def webui(fleet: GatewayFleet) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"{fleet.open_url}/sdapi/v1", timeout=900) as client:
         yield client
 
 
-@pytest.fixture
-def guarded(start: StartWorker, worker: Worker) -> GatewayProcess:
-    return start_gateway(start, IMAGEFLEET_HTTP_REQUIRE_KEYS="true")
-
-
-def _with_key(guarded: GatewayProcess, producer: Client, tenant: str) -> httpx.Client:
+def _with_key(url: str, producer: Client, tenant: str) -> httpx.Client:
     """Return a client that sends a new key as the password of Basic, as the web UI's do."""
     key = ApiKeys(producer.connection).create(tenant, tenant, [Scope.SUBMIT, Scope.READ])
-    return httpx.Client(base_url=f"{guarded.url}/sdapi/v1", auth=("any", key), timeout=900)
+    return httpx.Client(base_url=f"{url}/sdapi/v1", auth=("any", key), timeout=900)
+
+
+def _newest(fleet: GatewayFleet) -> JobStatus:
+    """Return the job that was submitted last."""
+    return max(fleet.producer.jobs(), key=lambda each: each.submitted_at)
+
+
+def _count(fleet: GatewayFleet) -> int:
+    return len(list(fleet.producer.jobs()))
 
 
 def _get(client: httpx.Client, path: str) -> Any:
@@ -73,7 +83,7 @@ def _base64(image: Image.Image) -> str:
 
 
 def test_images_come_in_base64_with_their_parameters_as_a_text(
-    webui: httpx.Client, producer: Client
+    webui: httpx.Client, fleet: GatewayFleet
 ) -> None:
     fields = {
         "prompt": "a (red:1.2) circle <lora:style:0.5>",
@@ -89,7 +99,7 @@ def test_images_come_in_base64_with_their_parameters_as_a_text(
         "auth": "user:secret",
     }
     answer = _post(webui, "/txt2img", fields)
-    [job] = producer.jobs()
+    job = _newest(fleet)
     stored = job.request.model_dump()
     assert (
         stored
@@ -120,13 +130,14 @@ def test_images_come_in_base64_with_their_parameters_as_a_text(
     assert "secret" not in json.dumps(answer)
 
 
-def test_what_a_request_leaves_out_is_the_models(webui: httpx.Client, producer: Client) -> None:
+def test_what_a_request_leaves_out_is_the_models(webui: httpx.Client, fleet: GatewayFleet) -> None:
+    before = _count(fleet)
     answer = _post(webui, "/txt2img", {"prompt": "a", "seed": -1})
     info = json.loads(answer["info"])
     assert (info["steps"], info["cfg_scale"], info["sampler_name"]) == (4, 7.5, "DDIM")
     again = json.loads(_post(webui, "/txt2img", {"prompt": "a", "seed": -1})["info"])
     assert again["seed"] != info["seed"]  # an equal request is another job
-    assert len(list(producer.jobs())) == 2
+    assert _count(fleet) == before + 2
 
 
 def test_images_have_the_format_of_the_settings_and_are_left_out_on_request(
@@ -143,7 +154,9 @@ def test_images_have_the_format_of_the_settings_and_are_left_out_on_request(
     assert json.loads(answer["info"])["infotexts"]
 
 
-def test_an_image_is_changed_where_the_mask_is_white(webui: httpx.Client, producer: Client) -> None:
+def test_an_image_is_changed_where_the_mask_is_white(
+    webui: httpx.Client, fleet: GatewayFleet
+) -> None:
     mask = Image.new("L", (64, 64), 0)
     mask.paste(255, (0, 0, 32, 64))
     fields = {
@@ -159,8 +172,8 @@ def test_an_image_is_changed_where_the_mask_is_white(webui: httpx.Client, produc
     assert _image(answer["images"][0]).size == (64, 64)
     assert json.loads(answer["info"])["denoising_strength"] == 0.5
     assert "init_images" not in answer["parameters"]
-    [job] = producer.jobs()
-    store = producer.connection.store()
+    job = _newest(fleet)
+    store = fleet.producer.connection.store()
     stored = Image.open(BytesIO(store.get(job.request.mask_image or "")))
     assert (stored.getpixel((10, 10)), stored.getpixel((50, 10))) == (255, 0)
     assert job.request.strength == 0.5
@@ -183,14 +196,17 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_a_wrong_field_is_named_in_the_web_uis_form(webui: httpx.Client, producer: Client) -> None:
+def test_a_wrong_field_is_named_in_the_web_uis_form(
+    webui: httpx.Client, fleet: GatewayFleet
+) -> None:
+    before = _count(fleet)
     for path, fields, name in WRONG:
         answer = webui.post(path, json=fields)
         error = answer.json()
         assert answer.status_code == 400, (fields, error)
         assert (error["error"], error["detail"]) == ("invalid_request", error["errors"])
         assert error["detail"].startswith(f"{name}="), error
-    assert not list(producer.jobs())
+    assert _count(fleet) == before
     unknown = webui.get("/server-kill")
     assert (unknown.status_code, unknown.json()["error"]) == (404, "not_found")
 
@@ -206,15 +222,16 @@ def test_models_samplers_and_loras_are_listed(webui: httpx.Client) -> None:
 
 
 def test_a_model_that_a_key_sets_is_used_by_this_key_alone(
-    start: StartWorker, guarded: GatewayProcess, producer: Client
+    start: StartWorker, worker: Worker, producer: Client
 ) -> None:
+    guarded = start_gateway(start, IMAGEFLEET_HTTP_REQUIRE_KEYS="true")
     other = start(
         IMAGEFLEET_MODEL="fake:seconds=0.02,name=other", IMAGEFLEET_SERVES_DEFAULT="false"
     )
     other.await_log("ready after")
     second_gateway = start_gateway(start, IMAGEFLEET_HTTP_REQUIRE_KEYS="true")
     default, chosen = "fake", "other"
-    with _with_key(guarded, producer, "gold") as gold:
+    with _with_key(guarded.url, producer, "gold") as gold:
         assert _get(gold, "/options")["sd_model_checkpoint"] == default
         options = {**_get(gold, "/options"), "sd_model_checkpoint": chosen}  # as Open WebUI does
         assert _post(gold, "/options", options) is None
@@ -223,7 +240,7 @@ def test_a_model_that_a_key_sets_is_used_by_this_key_alone(
         assert json.loads(_post(gold, "/txt2img", {"prompt": "a"})["info"])["sd_model_name"] == (
             chosen
         )
-    with _with_key(guarded, producer, "silver") as silver:
+    with _with_key(guarded.url, producer, "silver") as silver:
         assert _get(silver, "/options")["sd_model_checkpoint"] == default
         info = json.loads(_post(silver, "/txt2img", {"prompt": "a"})["info"])
         assert info["sd_model_name"] == default
@@ -236,11 +253,11 @@ def _until_running(client: httpx.Client) -> Any:
 
 
 def test_progress_and_interruption_concern_the_jobs_of_the_key_alone(
-    guarded: GatewayProcess, producer: Client
+    fleet: GatewayFleet,
 ) -> None:
     with (
-        _with_key(guarded, producer, "gold") as gold,
-        _with_key(guarded, producer, "silver") as silver,
+        _with_key(fleet.guarded_url, fleet.producer, "gold") as gold,
+        _with_key(fleet.guarded_url, fleet.producer, "silver") as silver,
         ThreadPoolExecutor(2) as pool,
     ):
         idle = _get(gold, "/progress")
@@ -263,33 +280,33 @@ def test_progress_and_interruption_concern_the_jobs_of_the_key_alone(
         assert _get(silver, "/progress")["state"]["job_count"] == 1
         silver.post("/interrupt")
         assert of_silver.result().status_code == 409
-    states = {each.request.tenant: each.state for each in producer.jobs()}
-    assert states == {"gold": State.CANCELLED, "silver": State.CANCELLED}
+    states = {each.request.tenant: each.state for each in fleet.producer.jobs()}
+    assert (states["gold"], states["silver"]) == (State.CANCELLED, State.CANCELLED)
 
 
 def test_a_job_is_interrupted_after_its_client_has_gone(
-    webui: httpx.Client, producer: Client
+    webui: httpx.Client, fleet: GatewayFleet
 ) -> None:
     with pytest.raises(httpx.ReadTimeout):
         webui.post("/txt2img", json=SLOW, timeout=1)
     assert _get(webui, "/progress")["state"]["job_count"] == 1
     webui.post("/interrupt")
-    until(lambda: [each.state for each in producer.jobs()] == [State.CANCELLED])
+    until(lambda: _newest(fleet).state == State.CANCELLED)
 
 
 def test_a_request_with_an_idempotency_key_makes_one_job(
-    webui: httpx.Client, producer: Client
+    webui: httpx.Client, fleet: GatewayFleet
 ) -> None:
-    headers = {"idempotency-key": "one"}
+    headers, before = {"idempotency-key": "one"}, _count(fleet)
     first, second = (
         webui.post("/txt2img", json={"prompt": "a"}, headers=headers).json() for _ in range(2)
     )
     assert first["images"] == second["images"]
-    assert len(list(producer.jobs())) == 1
+    assert _count(fleet) == before + 1
 
 
-def test_a_key_is_asked_for_on_every_route(guarded: GatewayProcess) -> None:
-    with httpx.Client(base_url=f"{guarded.url}/sdapi/v1") as nobody:
+def test_a_key_is_asked_for_on_every_route(fleet: GatewayFleet) -> None:
+    with httpx.Client(base_url=f"{fleet.guarded_url}/sdapi/v1") as nobody:
         for path in ("options", "progress", "sd-models", "samplers", "schedulers", "loras"):
             assert nobody.get(f"/{path}").status_code == 401, path
         for path in ("txt2img", "img2img", "options", "interrupt"):
