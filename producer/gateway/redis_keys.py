@@ -65,19 +65,23 @@ def cancel_deadlines_key(namespace: str) -> str:
     return f"{namespace}:cancel-at"
 
 
-def webui_jobs_key(namespace: str, key_id: str | None) -> str:
-    """Return the key of the open jobs of one API key at the API of the web UI (sorted set: job id
+def webui_jobs_key(namespace: str, owner: str) -> str:
+    """Return the key of the open jobs of one caller at the API of the web UI (sorted set: job id
     by the Unix seconds of its submission).
 
     Args:
-        key_id: None: of a gateway that asks for no keys.
+        owner: the caller's; see `Caller.owner`.
     """
-    return f"{namespace}:http-webui-jobs:{key_id or ''}"
+    return f"{namespace}:http-webui-jobs:{owner}"
 
 
-def webui_model_key(namespace: str, key_id: str | None) -> str:
-    """Return the key of the model that one API key has set by the API of the web UI (string)."""
-    return f"{namespace}:http-webui-model:{key_id or ''}"
+def webui_model_key(namespace: str, owner: str) -> str:
+    """Return the key of the model that one caller has set by the API of the web UI (string).
+
+    Args:
+        owner: the caller's; see `Caller.owner`.
+    """
+    return f"{namespace}:http-webui-model:{owner}"
 
 
 def ordered_run_key(namespace: str, run_id: str) -> str:

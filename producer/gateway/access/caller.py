@@ -11,7 +11,7 @@ class Caller:
     """The caller sends one request."""
 
     key_id: str | None
-    """None: the gateway asks for no keys."""
+    """None: a proxy named the user, or the gateway asks for no keys."""
     name: str
     tenant: str | None
     """The tenant of all jobs that the caller submits or sees. None: whatever a request names."""
@@ -33,6 +33,12 @@ class Caller:
             per_minute=key.per_minute,
             images_per_day=key.images_per_day,
         )
+
+    @property
+    def owner(self) -> str:
+        """What names the caller apart from all others, of its tenant too: the id of its key, or
+        `user:` and the user that a proxy named; '' if the gateway asks for no keys."""
+        return self.key_id or (f"user:{self.tenant}" if self.tenant else "")
 
     def may(self, scope: Scope) -> bool:
         """Return whether the caller has this right."""

@@ -17,9 +17,9 @@ _HEADER = "X-Forwarded-User"
 _PATH = "/v1/images/generations"
 
 
-def _start(start: StartWorker, proxies: str) -> tuple[str, Callable[[], str]]:
+def _start(start: StartWorker, proxies: str, **settings: str) -> tuple[str, Callable[[], str]]:
     gateway = start_gateway(
-        start, IMAGEFLEET_HTTP_USER_HEADER=_HEADER, IMAGEFLEET_HTTP_PROXIES=proxies
+        start, IMAGEFLEET_HTTP_USER_HEADER=_HEADER, IMAGEFLEET_HTTP_PROXIES=proxies, **settings
     )
     return gateway.url, gateway.process.output
 
@@ -48,6 +48,20 @@ def test_the_header_of_the_proxy_is_the_tenant(
     assert httpx.get(f"{url}/v1/models").status_code == 401
     key = ApiKeys(producer.connection).create("a", "gold", [Scope.READ])
     assert httpx.get(f"{url}/v1/models", headers={"x-api-key": key}).status_code == 200
+
+
+def test_the_model_that_a_user_of_the_proxy_sets_is_that_of_no_other(
+    start: StartWorker, worker: Worker
+) -> None:
+    url, _ = _start(start, "127.0.0.1", IMAGEFLEET_HTTP_MODELS="best=fake")
+    options = f"{url}/sdapi/v1/options"
+    jane, john = ({_HEADER: name} for name in ("jane", "john"))
+    chosen = {"sd_model_checkpoint": "best"}
+    assert httpx.post(options, json=chosen, headers=jane).status_code == 200
+    models = [
+        httpx.get(options, headers=each).json()["sd_model_checkpoint"] for each in (jane, john)
+    ]
+    assert models == ["best", "fake"]
 
 
 def test_the_header_of_anybody_else_is_refused(start: StartWorker, producer: Client) -> None:
