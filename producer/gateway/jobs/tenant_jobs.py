@@ -18,7 +18,12 @@ from imagefleet.producer.gateway.jobs.job_ids import shown_id, stored_id
 from imagefleet.producer.gateway.jobs.watch import JobWatcher
 from imagefleet.producer.gateway.problems import Problem, stopping, unknown, wrong_field
 from imagefleet.producer.gateway.threads import Threads
-from imagefleet.shared.errors import ImagefleetError, InvalidRequest, UnreadableRecord
+from imagefleet.shared.errors import (
+    BrokerUnavailable,
+    ImagefleetError,
+    InvalidRequest,
+    UnreadableRecord,
+)
 from imagefleet.shared.jobs.model import JOB_ID, State, new_job_id
 from imagefleet.shared.jobs.queues import lists_of
 from imagefleet.shared.jobs.request import JobRequest
@@ -78,10 +83,12 @@ class TenantJobs:
                 f"{charge.left} are left"
             )
             raise Problem(429, "quota_used", message, retry_after_s=charge.resets_in_s)
-        prompt = parameters.pop("prompt", None)
+        entry = {"prompt": None, **parameters, "id": job_id}
         try:
-            self._client.submit(prompt, id=job_id, **parameters)
-        except (ImagefleetError, TypeError):
+            next(self._client.submit_in_parts([entry], {}, several=False))
+        except BrokerUnavailable:  # it may be accepted all the same
+            raise
+        except ImagefleetError:
             self._quota.give_back(charge)
             raise
 
@@ -196,6 +203,8 @@ def name_of(caller: Caller, status: JobStatus) -> str:
 def _allowed(caller: Caller, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters with the caller's tenant. Raises Problem for what it may not ask."""
     given = {name: value for name, value in parameters.items() if value is not None}
+    if "id" in given:
+        raise wrong_field("id", given["id"], "is not a parameter of a job; the gateway chooses it")
     if caller.tenant is not None:
         if given.get("tenant", caller.tenant) != caller.tenant:
             limit = f"must be {caller.tenant}, the tenant of the key, or be left out"
@@ -214,7 +223,8 @@ _DEFAULT_PRIORITY: Final = JobRequest.model_fields["priority"].default
 
 
 def _in_use(name: str) -> Problem:
-    return Problem(409, "id_in_use", f"{name!r} names a job with other parameters")
+    message = f"the job {name!r}, which this id or Idempotency-Key names, has other parameters"
+    return Problem(409, "id_in_use", message)
 
 
 def _count_images(parameters: Mapping[str, Any]) -> int:

@@ -1,6 +1,7 @@
 """Read the body of a request: one JSON object, or a form."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
@@ -55,8 +56,7 @@ def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse what another program, as a proxy, may read in another way."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
+        [(repeated, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"{printable(repeated, 80)!r} stands in it twice")
     return fields
 
@@ -82,10 +82,11 @@ async def read_form(request: Request) -> Form:
     try:
         async with request.form(**limits) as form:
             for name, value in form.multi_items():
+                plain = name.removesuffix("[]")
                 if isinstance(value, UploadFile):
-                    files.setdefault(name.removesuffix("[]"), []).append(await _read(name, value))
-                else:
-                    fields[name.removesuffix("[]")] = value
+                    files.setdefault(plain, []).append(await _read(name, value))
+                elif fields.setdefault(plain, value) != value:
+                    raise wrong_field(plain, value, f"is given as {fields[plain][:80]!r}, too")
     except HTTPException as error:
         raise Problem(400, "invalid_form", f"the body is no form: {error.detail}") from None
     return Form(fields=fields, files=files)

@@ -2,14 +2,15 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from imagefleet.producer.gateway.problems import Problem, problem_of
 from imagefleet.producer.gateway.web.connected import ClientGone
@@ -20,6 +21,7 @@ from imagefleet.shared.text.printable import printable
 
 log = logging.getLogger(__name__)
 
+Answer = Callable[[Request, Exception], Awaitable[Response]]
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -38,9 +40,38 @@ def handle_errors(app: FastAPI, dialects: Sequence[Dialect]) -> None:
             media_type=dialect.error_media_type,
         )
 
-    for kind in (Problem, ImagefleetError, HTTPException, RequestValidationError, Exception):
+    for kind in (Problem, ImagefleetError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, on_problem)
     app.add_exception_handler(ClientGone, _answer_nobody)
+    app.add_exception_handler(ClientDisconnect, _answer_nobody)
+    app.add_middleware(_AnswerUnexpected, answer=on_problem)
+
+
+class _AnswerUnexpected:
+    """This ASGI application answers the errors of another one that have no handler.
+
+    It stands inside those that log requests and set headers. Starlette's own stands outside.
+    """
+
+    def __init__(self, app: ASGIApp, *, answer: Answer) -> None:
+        self._app = app
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def note_begin(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_begin)
+        except Exception as error:
+            if has_begun or scope["type"] != "http":
+                raise  # so the server closes the connection, and the answer has no end
+            response = await self._answer(Request(scope), error)
+            await response(scope, receive, send)
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:

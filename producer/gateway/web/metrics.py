@@ -56,7 +56,7 @@ WATCHED_JOBS: Final = Gauge(
 
 
 def count_request(scope: Scope, status: int, seconds: float) -> None:
-    """Count a request that was answered. Status 0: its client had gone."""
+    """Count a request that was answered. Status 499: its client had gone; 0: the gateway ended."""
     method = scope["method"] if scope["method"] in _METHODS else _OTHER_METHOD
     route = getattr(scope.get("route"), "path_format", _NO_ROUTE)
     REQUESTS.labels(method, route, str(status)).inc()

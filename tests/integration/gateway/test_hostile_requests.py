@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from tests.support.processes import until
 from tests.support.slow_clients import SlowClients
 from tests.support.tenants import TwoTenants, two_tenants
 
@@ -74,6 +75,8 @@ def test_a_trick_in_a_path_opens_nothing(tenants: TwoTenants, path: str) -> None
     ("content", "said"),
     [
         (b'{"prompt": "a", "prompt": "b"}', "twice"),
+        (b'{"prompt": "a", "id": "b"}', "id"),
+        (b'{"prompt": "a", "self": 1}', "self"),
         (b'{"prompt": "a", "guidance_scale": NaN}', "NaN"),
         (b'{"prompt": "a", "guidance_scale": 1e999}', "guidance_scale"),
         (b'{"prompt": "a", "seed": ' + b"9" * 5_000 + b"}", ""),
@@ -96,6 +99,27 @@ def test_hostile_json_is_refused_with_a_reason(
     refused = _post(tenants, content)
     assert refused.status_code == 400, refused.text
     assert said in refused.json()["error"]["message"]
+
+
+def test_a_name_that_stands_twice_among_very_many_is_found_at_once(tenants: TwoTenants) -> None:
+    names = b",".join(b'"%d":0' % number for number in range(40_000))
+    started = time.monotonic()
+    refused = _post(tenants, b"{" + names + b',"39999":0}')
+    assert time.monotonic() - started < 5
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_json")
+    assert "'39999' stands in it twice" in refused.json()["error"]["message"]
+
+
+def test_a_client_that_leaves_within_its_body_is_no_failure(tenants: TwoTenants) -> None:
+    head = (
+        f"POST {_PATH} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {tenants.keys[1]}\r\n"
+        "x-request-id: leaves\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
+    )
+    with socket.create_connection(("127.0.0.1", tenants.port)) as connection:
+        connection.sendall(head.encode())
+    until(lambda: "request=leaves" in tenants.gateway.process.output())
+    [line] = [each for each in tenants.gateway.process.output().splitlines() if "leaves" in each]
+    assert f"POST {_PATH} 499" in line
 
 
 def test_a_body_that_is_too_large_or_compressed_is_refused(tenants: TwoTenants) -> None:
