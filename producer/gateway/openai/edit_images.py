@@ -20,19 +20,24 @@ async def read_edit(request: Request) -> tuple[dict[str, Any], dict[str, str | b
     Raises Problem.
     """
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
-        fields, image, mask = _from_form(await read_form(request))
-        return fields, _images(image, mask)
+        return _edit(*_from_form(await read_form(request)))
     return edit_of_json(await read_json(request))
 
 
 def edit_of_json(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | bytes]]:
     """Return what `read_edit` does, of a request in JSON. Raises Problem."""
-    fields, image, mask = _from_json(dict(body))
-    return fields, _images(image, mask)
+    return _edit(*_from_json(dict(body)))
 
 
-def _images(image: str | bytes, mask: bytes | None) -> dict[str, str | bytes]:
-    return {"image": image} if mask is None else {"image": image, "mask_image": mask}
+def _edit(
+    fields: dict[str, Any], image: str | bytes, mask: bytes | None
+) -> tuple[dict[str, Any], dict[str, str | bytes]]:
+    images = {"image": image} if mask is None else {"image": image, "mask_image": mask}
+    for name in images:
+        if fields.get(name) is not None:
+            limit = "cannot be given beside the image and the mask of OpenAI's API"
+            raise wrong_field(name, fields[name], limit)
+    return fields, images
 
 
 def _from_form(form: Form) -> tuple[dict[str, Any], str | bytes, bytes | None]:
@@ -44,7 +49,7 @@ def _from_form(form: Form) -> tuple[dict[str, Any], str | bytes, bytes | None]:
         for name, text in form.fields.items()
     }
     images, masks = form.files.get("image", []), form.files.get("mask", [])
-    return fields, _only("image", images), masks[0] if masks else None
+    return fields, _only("image", images), _only("mask", masks) if masks else None
 
 
 def _from_json(fields: dict[str, Any]) -> tuple[dict[str, Any], str | bytes, bytes | None]:

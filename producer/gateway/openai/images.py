@@ -27,6 +27,7 @@ from imagefleet.producer.gateway.web.callers import base_url, caller_with, gatew
 from imagefleet.producer.gateway.web.connected import while_connected
 from imagefleet.producer.gateway.web.events import event_stream
 from imagefleet.producer.gateway.web.request_log import JOB_HEADER
+from imagefleet.shared.errors import JobCancelled, JobFailed
 
 router: Final = APIRouter(prefix="/v1/images", tags=["OpenAI Images"])
 Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
@@ -85,7 +86,11 @@ async def _wait(
     gateway: Gateway, caller: Caller, job: RequestJob, answer: ImagesAnswer
 ) -> dict[str, Any]:
     status = await gateway.jobs.wait(caller, job.name, gateway.settings.http_wait_s)
-    body = await answer.body(status)
+    try:
+        body = await answer.body(status)
+    except (JobFailed, JobCancelled):
+        await gateway.repeats.answered(job)
+        raise
     await gateway.repeats.answered(job)
     return body
 

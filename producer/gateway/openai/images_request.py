@@ -78,7 +78,7 @@ class ImagesRequest(BaseModel):
 
         Raises Problem.
         """
-        given = dict(self.model_extra or {})
+        given = {name: each for name, each in (self.model_extra or {}).items() if each is not None}
         own = {
             "prompt": self.prompt,
             "model": None if self.model is None else aliases.get(self.model, self.model),

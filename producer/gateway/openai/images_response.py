@@ -14,7 +14,7 @@ from imagefleet.producer.gateway.openai.errors import error_body
 from imagefleet.producer.gateway.problems import Problem, problem_of, stopping
 from imagefleet.producer.gateway.web.events import event
 from imagefleet.shared.errors import ImagefleetError
-from imagefleet.shared.jobs.result import ImageResult
+from imagefleet.shared.jobs.result import ImageResult, JobResult
 from imagefleet.shared.jobs.status import JobStatus
 
 _NO_USAGE: Final = {
@@ -44,7 +44,7 @@ class ImagesAnswer:
 
         Raises JobFailed, JobCancelled, InvalidInput, StorageUnavailable.
         """
-        images = result_or_raise(status).images
+        images = self._result(status).images
         return {
             "created": int(status.finished_at or status.submitted_at),
             "background": "opaque",
@@ -52,6 +52,10 @@ class ImagesAnswer:
             "data": [await self._item(status, image) for image in images],
             "id": self.name,
         }
+
+    def _result(self, status: JobStatus) -> JobResult:
+        """Return the result. Errors name the job as the caller knows it."""
+        return result_or_raise(status.model_copy(update={"id": self.name}))
 
     async def _item(self, status: JobStatus, image: ImageResult) -> dict[str, Any]:
         if self.as_urls:
@@ -79,7 +83,7 @@ class ImagesAnswer:
                 sent += 1
         if status is None or not status.done:
             raise stopping()
-        for image in result_or_raise(status).images:
+        for image in self._result(status).images:
             yield await self._completed_event(status, image)
 
     def _partial_event(self, status: JobStatus, index: int) -> str:

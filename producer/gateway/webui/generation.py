@@ -99,4 +99,5 @@ async def _wait(
     status = await gateway.jobs.wait(caller, name, gateway.settings.http_wait_s)
     if status.done:
         await OpenJobs(gateway, caller).remove(name)
-    return await generation_body(gateway.images, asked, status)
+    as_known = status.model_copy(update={"id": name})  # errors name the job so
+    return await generation_body(gateway.images, asked, as_known)

@@ -144,3 +144,43 @@ def test_many_requests_wait_at_the_same_time(gateway: GatewayProcess, producer: 
 
     assert asyncio.run(generate()) == 20  # another seed each
     assert len(list(producer.jobs())) == 20
+
+
+@pytest.mark.parametrize(
+    ("beside", "field"),
+    [
+        ({"image": "https://images.example/a.png"}, "image"),
+        ({"mask_image": "https://images.example/a.png"}, "mask_image"),
+    ],
+)
+def test_an_edit_has_one_image_and_one_mask(
+    gateway: GatewayProcess, beside: dict[str, str], field: str
+) -> None:
+    url = f"{gateway.url}/v1/images/edits"
+    files = {"image": _png(Image.new("RGB", (64, 64))), "mask": _png(Image.new("RGBA", (64, 64)))}
+    in_json = {
+        name: {"image_url": f"data:image/png;base64,{base64.b64encode(file).decode()}"}
+        for name, file in files.items()
+    }
+    body = {"prompt": "a", "images": [in_json["image"]], "mask": in_json["mask"]}
+    assert httpx.post(url, json=body, timeout=300).status_code == 200
+    for refused in (
+        httpx.post(url, json=body | beside),
+        httpx.post(url, data={"prompt": "a"} | beside, files=files),
+    ):
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+    masks = [("image", files["image"]), ("mask", files["mask"]), ("mask", files["mask"])]
+    refused = httpx.post(url, data={"prompt": "a"}, files=masks)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "mask")
+
+
+def test_a_field_that_a_form_has_twice_with_two_values_is_refused(gateway: GatewayProcess) -> None:
+    files = {"image": _png(Image.new("RGB", (64, 64)))}
+    refused = httpx.post(f"{gateway.url}/v1/images/edits", data={"prompt": ["a", "b"]}, files=files)
+    assert refused.json()["error"]["message"] == "prompt='b': is given as 'a', too"
+
+
+def test_a_parameter_that_is_null_is_not_given(gateway: GatewayProcess) -> None:
+    body = {"prompt": "a", "size": "64x64", "width": None, "height": None, "id": None}
+    url = f"{gateway.url}/v1/images/generations"
+    assert httpx.post(url, json=body, timeout=300).json()["size"] == "64x64"

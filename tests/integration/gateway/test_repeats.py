@@ -12,7 +12,7 @@ from PIL import Image
 from imagefleet import Client
 from tests.support.dropping_proxy import DroppingProxy
 from tests.support.gateway import GatewayProcess, start_gateway
-from tests.support.processes import StartWorker
+from tests.support.processes import StartWorker, Worker
 
 
 def _png() -> bytes:
@@ -59,19 +59,29 @@ def test_an_idempotency_key_is_one_job_at_every_gateway(
     first, second = (_generate(each.url, key).json() for each in (gateway, other))
     assert first["data"] == second["data"]
     assert len(list(producer.jobs())) == 1
-    assert _generate(gateway.url, key, prompt="b").status_code == 409
+    refused = _generate(gateway.url, key, prompt="b")
+    assert refused.status_code == 409
+    assert "Idempotency-Key" in refused.json()["error"]["message"]
     assert _generate(gateway.url, {"idempotency-key": "order 8"}).json()["id"] != first["id"]
     assert _generate(gateway.url, {"idempotency-key": "x" * 256}).status_code == 400
 
 
 def test_equal_requests_without_any_header_are_one_job_for_a_while(
-    start: StartWorker, gateway: GatewayProcess, producer: Client
+    gateway: GatewayProcess, producer: Client
 ) -> None:
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: _generate(gateway.url).json()["id"], range(8)))
     assert len(set(answers)) == 1
     assert _generate(gateway.url, prompt="b").json()["id"] not in answers
+    assert len(list(producer.jobs())) == 2
+
+
+def test_an_equal_request_after_an_answer_is_a_new_job_also_after_a_failure(
+    start: StartWorker, worker: Worker, producer: Client
+) -> None:
     forgetful = start_gateway(start, IMAGEFLEET_HTTP_REPEAT_S="0")
     ids = {_generate(forgetful.url, prompt="c").json()["id"] for _ in range(2)}
     assert len(ids) == 2
+    failed = [_generate(forgetful.url, ttl=0.00001) for _ in range(2)]
+    assert [each.json()["error"]["code"] for each in failed] == ["expired"] * 2
     assert len(list(producer.jobs())) == 4

@@ -104,6 +104,15 @@ def test_a_webhook_inside_the_network_is_not_sent(tenants: TwoTenants) -> None:
         assert not receiver.deliveries
 
 
+def test_an_error_names_the_job_as_its_tenant_knows_it(tenants: TwoTenants) -> None:
+    body = {"prompt": "a", "ttl": 0.00001}
+    for path in ("/v1/images/generations", "/sdapi/v1/txt2img"):
+        failed = tenants.gold.post(path, json=body)
+        assert failed.status_code == 400
+        assert "failed: no worker started the job" in failed.text
+        assert stored_id("gold", "") not in failed.text
+
+
 def test_the_same_idempotency_key_of_two_tenants_is_two_jobs(tenants: TwoTenants) -> None:
     body = {"prompt": "a", "response_format": "url"}
     headers = {"idempotency-key": "the-same"}
