@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from functools import partial
+from hashlib import sha256
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
@@ -47,6 +48,8 @@ Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
 Reader = Annotated[Caller, Depends(caller_with(Scope.READ))]
 _of = partial(CallerOrders.of, what="run")
 _find_reader: Final = caller_with(Scope.READ)
+_DIGEST_CHARACTERS: Final = 16
+"""So an order names its rows, and the same `Idempotency-Key` with other rows is another order."""
 _WATCH_S: Final = 1.0
 """Seconds between two looks at a run that is watched."""
 
@@ -66,14 +69,14 @@ async def create_run(request: Request, caller: Submitter) -> dict[str, Any]:
         if asked.input_file_id is not None:
             file_id = gateway.files.find(caller.tenant, asked.input_file_id).id
         else:
-            file_id = f"{OPENAI_PREFIX}{name}rows"
+            lines = "".join(json.dumps(row) + "\n" for row in asked.rows or ()).encode()
+            file_id = f"{OPENAI_PREFIX}{name}rows{sha256(lines).hexdigest()[:_DIGEST_CHARACTERS]}"
             options |= {"input_format": "jsonl"}
         order = run_order(asked, caller, RUN_PREFIX + name, file_id, options)
         if asked.rows is not None:
-            lines = "".join(json.dumps(row) + "\n" for row in asked.rows)
             gateway.files.save(
                 caller.tenant,
-                io.BytesIO(lines.encode()),
+                io.BytesIO(lines),
                 id=file_id,
                 name="rows.jsonl",
                 content_type="application/jsonl",

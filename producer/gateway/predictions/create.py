@@ -1,5 +1,6 @@
 """Create a prediction: note it in the list and its deadline, then submit its job."""
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ async def create(gateway: Gateway, caller: Caller, new: NewPrediction) -> None:
 
     Raises what `TenantJobs.submit` raises.
     """
+    began = time.monotonic()
     noted = await gateway.threads.run(_note, gateway, caller, new)
     parameters = new.job_parameters()
     if new.webhook:
@@ -62,6 +64,10 @@ async def create(gateway: Gateway, caller: Caller, new: NewPrediction) -> None:
         if isinstance(error, InvalidRequest) and error.field == "callback_url":
             raise wrong_field("webhook", error.value, error.limit) from None
         raise
+    if new.cancel_after_s is not None and time.monotonic() - began >= new.cancel_after_s:
+        # A gateway may have found the deadline past before there was a job.
+        job_id = stored_id(caller.tenant, new.name)
+        await gateway.threads.run(gateway.deadlines.add, job_id, 0.0)
 
 
 async def _callback_prediction(gateway: Gateway, caller: Caller, new: NewPrediction) -> str:

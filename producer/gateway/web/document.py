@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from imagefleet.producer.gateway.web.callers import FindCaller
 from imagefleet.producer.gateway.web.dialect import Dialect
 
-OF_JOBS: Final = (409, 410, 500, 504)
+OF_JOBS: Final = (404, 409, 410, 500, 504)
 """Statuses with which routes that wait for images answer, beside those that all routes have."""
 _OF_BODIES: Final = (400, 408, 413, 415)
 _OF_CALLERS: Final = (401, 403, 429, 503)

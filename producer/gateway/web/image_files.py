@@ -20,7 +20,7 @@ _ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
         "content": dict.fromkeys(CONTENT_TYPES.values(), _FILE),
     },
     304: {"description": "The client has the file, whose ETag it sent."},
-    **may_answer(401, 403, 410, 429, 503),
+    **may_answer(401, 403, 410, 429, 500, 503),
 }
 
 

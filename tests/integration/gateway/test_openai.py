@@ -184,3 +184,13 @@ def test_a_parameter_that_is_null_is_not_given(gateway: GatewayProcess) -> None:
     body = {"prompt": "a", "size": "64x64", "width": None, "height": None, "id": None}
     url = f"{gateway.url}/v1/images/generations"
     assert httpx.post(url, json=body, timeout=300).json()["size"] == "64x64"
+
+
+@pytest.mark.parametrize("path", ["/v1/images/generations", "/sdapi/v1/txt2img"])
+def test_a_file_that_does_not_exist_is_answered_as_the_document_says(
+    gateway: GatewayProcess, path: str
+) -> None:
+    refused = httpx.post(gateway.url + path, json={"prompt": "a", "image": "file-none"})
+    assert refused.status_code == 404
+    document = httpx.get(f"{gateway.url}/openapi.json").json()
+    assert "404" in document["paths"][path]["post"]["responses"]

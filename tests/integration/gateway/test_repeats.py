@@ -85,3 +85,13 @@ def test_an_equal_request_after_an_answer_is_a_new_job_also_after_a_failure(
     failed = [_generate(forgetful.url, ttl=0.00001) for _ in range(2)]
     assert [each.json()["error"]["code"] for each in failed] == ["expired"] * 2
     assert len(list(producer.jobs())) == 4
+
+
+def test_an_idempotency_key_of_a_run_belongs_to_its_rows(gateway: GatewayProcess) -> None:
+    url, key = f"{gateway.url}/v1/runs", {"idempotency-key": "run 7"}
+    answers = [
+        httpx.post(url, json={"rows": rows}, headers=key, timeout=300)
+        for rows in (["a"], ["a"], ["b"])
+    ]
+    assert [each.status_code for each in answers] == [200, 200, 409]
+    assert answers[0].json()["id"] == answers[1].json()["id"]

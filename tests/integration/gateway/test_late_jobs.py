@@ -1,0 +1,43 @@
+"""A prediction whose job is accepted only after its deadline is canceled all the same."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from imagefleet.producer.gateway.access.caller import LOOPBACK
+from imagefleet.producer.gateway.gateway import Gateway
+from imagefleet.producer.gateway.gateway_settings import GatewaySettings
+from imagefleet.producer.gateway.predictions.create import NewPrediction, create
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+
+
+def test_a_deadline_that_is_past_when_the_job_is_accepted_cancels_it(
+    redis_server: LocalRedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = GatewaySettings.load(redis_url=redis_server.url, namespace=namespace)
+    gateway = Gateway(settings, require_keys=False)
+    submit = gateway.jobs.submit
+
+    async def submit_late(*arguments: Any, **options: Any) -> str:
+        while not gateway.deadlines.sweep():  # as another gateway does
+            await asyncio.sleep(0.05)
+        return await submit(*arguments, **options)
+
+    monkeypatch.setattr(gateway.jobs, "submit", submit_late)
+
+    async def state() -> State:
+        new = NewPrediction(
+            name="a",
+            parameters={"prompt": "a"},
+            webhook={},
+            base_url="http://gateway.example",
+            cancel_after_s=1,
+        )
+        await create(gateway, LOOPBACK, new)
+        assert gateway.deadlines.sweep() == 1
+        return (await gateway.jobs.status(LOOPBACK, "a")).state
+
+    assert asyncio.run(state()) is State.CANCELLED
+    gateway.close()
