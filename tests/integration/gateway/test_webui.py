@@ -31,7 +31,8 @@ def fleet(
     with fleet_with_gateways(
         tmp_path_factory.mktemp("fleet"),
         redis_server.url,
-        IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=8",
+        IMAGEFLEET_MODEL="fake:seconds=0.1,capacity=8",
+        IMAGEFLEET_BATCHING="continuous",  # no job waits for the end of a slow one
         IMAGEFLEET_JOB_LORA="style=/loras/style.safetensors",
         IMAGEFLEET_PROMPT_CHUNKS="4",
         IMAGEFLEET_MAX_NUM_INFERENCE_STEPS="1000",
