@@ -5,7 +5,6 @@ line. A line whose body is wrong is a rejected row, which leaves the others alon
 writes nothing.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from imagefleet.producer.gateway.jobs.masks import transparent_part
 from imagefleet.producer.gateway.openai.edit_images import edit_of_json
 from imagefleet.producer.gateway.openai.images_request import ImagesRequest
 from imagefleet.producer.gateway.problems import Problem, wrong_field
+from imagefleet.producer.gateway.web.bodies import parse_json
 from imagefleet.shared.jobs.parameter_lookups import ROW_PARAMETERS
 
 EDITS: Final = "/v1/images/edits"
@@ -78,7 +78,7 @@ class BatchLines:
         """Yield the row of each line. Call `check` before."""
         for (number, line), custom_id in zip(self._lines(), self.custom_ids, strict=True):
             try:
-                yield {**self._parameters(json.loads(line)["body"]), "custom_id": custom_id}
+                yield {**self._parameters(parse_json(line)["body"]), "custom_id": custom_id}
             except Problem as problem:
                 if len(self.rejected) < _MAX_ERRORS:
                     wrong = {"message": problem.message, "param": problem.field, "line": number}
@@ -94,7 +94,7 @@ class BatchLines:
 
     def _check_line(self, number: int, line: bytes, known: set[str]) -> LineError | None:
         try:
-            request = json.loads(line)
+            request = parse_json(line)
             if not isinstance(request, dict):
                 raise _Wrong("invalid_json_line", "this line must be a JSON object")
             custom_id = _custom_id(request, known)

@@ -56,6 +56,7 @@ class RunOrders:
             pipe.hsetnx(key, "order", order.model_dump_json())
             pipe.expire(key, _UNFINISHED_S)
             pipe.zadd(index, {order.id: order.created_at}, nx=True)
+            pipe.expire(index, _UNFINISHED_S + self._keep_s)  # no record is kept for longer
             pipe.zadd(runs_due_key(self._namespace), {order.id: 0}, nx=True)
             pipe.execute()
         record = self.read(order.id)

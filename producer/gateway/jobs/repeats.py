@@ -6,7 +6,7 @@ idempotency key (https://github.com/openai/openai-python). Each repetition would
 - With the header `Idempotency-Key` the job's id is derived from it, so the job is the same for as
   long as its record is kept.
 - With `x-stainless-retry-count`, which the clients of OpenAI send, 0 is a new job, and more is the
-  latest job of the same key for the same body.
+  latest job of the same key for the same body, until some minutes after its answer.
 - Without both, the same body of the same key is the same job until the first request was answered,
   and for some seconds more, in which the answer may have been lost.
 """
@@ -26,7 +26,7 @@ from imagefleet.shared.jobs.model import new_job_id
 _MAX_KEY_CHARACTERS: Final = 255
 _UNANSWERED_S: Final = 900
 """Seconds for which a request is remembered that no gateway has answered, for example because the
-gateway was killed. openai waits 600 s for an answer."""
+gateway was killed. openai waits 600 s for an answer, and so may notice late that one was lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,8 @@ class RequestJob:
     """The id, as the caller knows it."""
     digest: str
     """The body's; '' if an `Idempotency-Key` names the job."""
+    answered_s: float = 0.0
+    """Seconds after its answer for which the request is remembered by its digest."""
 
 
 class Repeats:
@@ -46,7 +48,8 @@ class Repeats:
     def __init__(self, connection: Connection, threads: Threads, answered_s: float) -> None:
         """
         Args:
-            answered_s: seconds after an answer within which it may have been lost.
+            answered_s: seconds after an answer within which it may have been lost, if the client
+                does not say which requests are repetitions.
         """
         self._connection = connection
         self._threads = threads
@@ -68,10 +71,12 @@ class Repeats:
                 limit = f"must have 1 to {_MAX_KEY_CHARACTERS} characters"
                 raise wrong_field("Idempotency-Key", key, limit)
             return RequestJob(name=_digest(f"{who}key\n{key}".encode())[:32], digest="")
-        digest = _digest(who.encode() + content)
-        is_first = headers.get("x-stainless-retry-count") == "0"
-        name = await self._threads.run(self._claim, digest, is_first)
-        return RequestJob(name=name, digest=digest)
+        tries = headers.get("x-stainless-retry-count")
+        is_counted = tries is not None  # such requests are not mixed with those without a count
+        digest = _digest(f"{who}{'counted' if is_counted else ''}\n".encode() + content)
+        name = await self._threads.run(self._claim, digest, tries == "0")
+        answered_s = _UNANSWERED_S if is_counted else self._answered_s
+        return RequestJob(name=name, digest=digest, answered_s=answered_s)
 
     def _claim(self, digest: str, is_first: bool) -> str:
         key, name = self._key(digest), new_job_id()
@@ -85,12 +90,12 @@ class Repeats:
     async def answered(self, job: RequestJob) -> None:
         """Note that the answer of a request was sent."""
         if job.digest:
-            await self._threads.run(self._expire, job.digest)
+            await self._threads.run(self._expire, job)
 
-    def _expire(self, digest: str) -> None:
-        milliseconds = max(1, int(self._answered_s * 1000))
+    def _expire(self, job: RequestJob) -> None:
+        milliseconds = max(1, int(job.answered_s * 1000))
         with self._connection.translate_errors():
-            self._connection.redis.pexpire(self._key(digest), milliseconds)
+            self._connection.redis.pexpire(self._key(job.digest), milliseconds)
 
     def _key(self, digest: str) -> str:
         return request_key(self._connection.settings.namespace, digest)

@@ -88,6 +88,8 @@ class PredictionRequest(BaseModel):
         Raises Problem.
         """
         parameters = self._inputs()
+        if isinstance(given := parameters.get("model"), str):
+            parameters["model"] = models.named(given)
         if self.version is not None:
             model = models.of_version(self.version)
         elif name is not None:

@@ -31,7 +31,7 @@ async def read_json(request: Request) -> dict[str, Any]:
         message = f"Content-Type={kind!r}: must be application/json"
         raise Problem(415, "unsupported_media_type", message)
     try:
-        parsed = _parse(await request.body())
+        parsed = parse_json(await request.body())
     except (ValueError, RecursionError) as error:
         message = f"the body is no JSON: {str(error)[:200]}"
         raise Problem(400, "invalid_json", message) from None
@@ -40,8 +40,11 @@ async def read_json(request: Request) -> dict[str, Any]:
     return parsed
 
 
-def _parse(content: bytes) -> Any:
-    """Return what JSON holds. Raises ValueError, RecursionError."""
+def parse_json(content: bytes) -> Any:
+    """Return what JSON of a caller holds: no name twice, and no NaN.
+
+    Raises ValueError, RecursionError.
+    """
     if sum(map(content.count, _SEPARATORS)) > _MAX_VALUES:  # they would take seconds, for all
         raise ValueError(f"it must have at most {_MAX_VALUES:,} values")
     parsed = json.loads(

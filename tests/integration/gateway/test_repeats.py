@@ -87,6 +87,21 @@ def test_an_equal_request_after_an_answer_is_a_new_job_also_after_a_failure(
     assert len(list(producer.jobs())) == 4
 
 
+def test_a_client_that_counts_its_tries_may_repeat_late_and_mixes_with_no_other(
+    start: StartWorker, worker: Worker, producer: Client
+) -> None:
+    forgetful = start_gateway(start, IMAGEFLEET_HTTP_REPEAT_S="0")
+
+    def make(tries: str | None) -> str:
+        headers = None if tries is None else {"x-stainless-retry-count": tries}
+        return str(_generate(forgetful.url, headers).json()["id"])
+
+    first = make("0")
+    assert [make("1"), make("2")] == [first] * 2
+    assert len({first, make(None), make(None), make("0")}) == 4
+    assert len(list(producer.jobs())) == 4
+
+
 def test_an_idempotency_key_of_a_run_belongs_to_its_rows(gateway: GatewayProcess) -> None:
     url, key = f"{gateway.url}/v1/runs", {"idempotency-key": "run 7"}
     answers = [

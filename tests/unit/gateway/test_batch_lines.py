@@ -79,6 +79,19 @@ def test_a_wrong_body_is_a_rejected_row_with_the_field(
     assert [(each.line, each.param) for each in lines.rejected] == [(3, field)]
 
 
+@pytest.mark.parametrize(
+    "body", ['{"prompt": "a", "prompt": "b"}', '{"prompt": "a", "strength": NaN}']
+)
+def test_a_line_that_two_programs_may_read_differently_is_no_json(
+    tmp_path: Path, body: str
+) -> None:
+    lines = _lines(tmp_path, {"prompt": "a"})
+    with lines.path.open("a") as file:
+        file.write(f'{{"custom_id": "b", "method": "POST", "url": "{_URL}", "body": {body}}}\n')
+    [error] = lines.check()
+    assert (error.code, error.line) == ("invalid_json_line", 3)
+
+
 def test_a_batch_has_at_most_50000_requests(tmp_path: Path) -> None:
     assert _lines(tmp_path, *[{"prompt": "a"}] * MAX_LINES).check() == ()
     [error] = _lines(tmp_path, *[{"prompt": "a"}] * (MAX_LINES + 1)).check()
