@@ -2,8 +2,11 @@
 
 import gc
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import httpx
+import httpx2
 import pytest
 
 from tests.support.gateway import GatewayProcess, start_gateway
@@ -11,13 +14,26 @@ from tests.support.processes import StartWorker, Worker
 
 
 @pytest.fixture(autouse=True)
-def _no_sockets_of_earlier_tests() -> Iterator[None]:
-    """Collect the connections that the clients of others leave open, so that no later test is
-    blamed for them."""
+def _no_sockets_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close what clients leave open, so that no later test is blamed for it. Replicate's client
+    cannot be closed, and asynchronous ones end with their event loop."""
+    opened: list[Any] = []
+    for module in (httpx, httpx2):
+        monkeypatch.setattr(module.Client, "__init__", _noted(module.Client.__init__, opened))
     yield
+    for client in opened:
+        client.close()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+def _noted(make: Callable[..., None], opened: list[Any]) -> Callable[..., None]:
+    def make_and_note(self: object, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        opened.append(self)
+
+    return make_and_note
 
 
 @pytest.fixture
