@@ -23,6 +23,8 @@ from imagefleet.producer.gateway.jobs.watch import JobWatcher
 from imagefleet.producer.gateway.threads import Threads
 
 _THREADS: Final = 32
+_STORE_THREADS: Final = 32
+"""A store that hangs takes all of these, and keeps nobody else waiting."""
 _DECODED_AT_ONCE: Final = 2
 """A small file may hold an image of 200 MB."""
 
@@ -39,6 +41,7 @@ class Gateway:
         self.needs_keys: Final = require_keys
         self.webhook_secrets: Final = settings.signing_secrets()
         self.threads: Final = Threads(_THREADS)
+        self.store_threads: Final = Threads(_STORE_THREADS)
         self.decoding: Final = Threads(_DECODED_AT_ONCE)
         self.client: Final = Client(settings=settings)
         connection = self.client.connection
@@ -57,10 +60,11 @@ class Gateway:
             self.client,
             self.watcher,
             self.threads,
+            self.store_threads,
             self.inputs,
             ImageQuota(connection),
         )
-        self.images: Final = JobImages(self.jobs, self.addresses, self.threads)
+        self.images: Final = JobImages(self.jobs, self.addresses, self.store_threads)
         self.index: Final = TenantIndex(connection)
         self.deadlines: Final = CancelDeadlines(connection)
         self._sweeping: asyncio.Task[None] | None = None

@@ -1,4 +1,5 @@
-"""Run calls that block, to Redis or a store, in a bounded number of threads.
+"""Run calls that block in a bounded number of threads: those to a store in others than those to
+Redis.
 
 A request that waits for a job uses none of them; see `gateway.jobs.watch`.
 """

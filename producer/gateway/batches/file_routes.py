@@ -71,7 +71,7 @@ async def upload_file(request: Request, caller: Submitter) -> Response:
                 keep_s=upload.keep_s,
             )
 
-        file = await gateway.threads.run(save)
+        file = await gateway.store_threads.run(save)
     status = 201 if is_of_replicate(file) else 200
     return JSONResponse(file_body(file, base_url(request)), status)
 
@@ -112,14 +112,14 @@ async def get_content(request: Request, caller: Reader, file_id: str) -> Respons
     """Return the content of a file."""
     gateway = gateway_of(request)
     file = await gateway.threads.run(gateway.files.find, caller.tenant, file_id)
-    parts = await gateway.threads.run(gateway.files.parts, caller.tenant, file)
+    parts = await gateway.store_threads.run(gateway.files.parts, caller.tenant, file)
     headers = {**DOWNLOAD, "content-length": str(file.size)}
     if file.purpose == OUTPUT_PURPOSE:
         url = base_url(request)
         parts = signed_lines(lines_of(parts), lambda path: url + gateway.addresses.sign_path(path))
         headers = DOWNLOAD
     return StreamingResponse(
-        gateway.threads.each(parts),
+        gateway.store_threads.each(parts),
         media_type="application/octet-stream",
         headers=headers,
     )
@@ -130,7 +130,7 @@ async def delete_file(request: Request, caller: Submitter, file_id: str) -> Resp
     """Delete a file."""
     gateway = gateway_of(request)
     file = await gateway.threads.run(gateway.files.find, caller.tenant, file_id)
-    await gateway.threads.run(gateway.files.delete, caller.tenant, file_id)
+    await gateway.store_threads.run(gateway.files.delete, caller.tenant, file_id)
     if is_of_replicate(file):
         return Response(status_code=204)
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})

@@ -60,7 +60,7 @@ class CallerOrders:
         content = json.dumps(fields, sort_keys=True).encode()
         job = await repeats.job_of(self.caller, request.url.path, content, request.headers)
         request.state.job = job.name
-        order = await self.gateway.threads.run(order_of, job.name)
+        order = await self.gateway.store_threads.run(order_of, job.name)
         record = await self.gateway.threads.run(self.keeper.orders.create, order)
         await repeats.answered(job)
         return record

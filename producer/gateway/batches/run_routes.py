@@ -150,7 +150,8 @@ async def list_run_files(
     """List the files of finished shards, each with an address that opens for a while."""
     orders = _of(request, caller)
     record = await orders.find(run_id)
-    threads, addresses, url = orders.gateway.threads, orders.gateway.addresses, base_url(request)
+    threads, addresses = orders.gateway.store_threads, orders.gateway.addresses
+    url = base_url(request)
     run = await threads.run(orders.keeper.places.open, record)
     files, has_more = await threads.run(list_files, run, after, limit)
     data = [
@@ -186,15 +187,15 @@ async def get_run_file(
             raise unknown("run", run_id)
     else:
         record = await _of(request, await _find_reader(request)).find(run_id)
-    run = await gateway.threads.run(keeper.places.open, record)
-    file = await gateway.threads.run(find_file, run, key)
+    run = await gateway.store_threads.run(keeper.places.open, record)
+    file = await gateway.store_threads.run(find_file, run, key)
     headers = {**DOWNLOAD, "content-length": str(file.size), "vary": "authorization"}
     if file.media_type.startswith("image/"):
         name = key.rpartition("/")[2]
         headers["content-disposition"] = f'inline; filename="{name}"'
     if file.sha256 is not None:
         headers["etag"] = f'"{file.sha256}"'
-    content = gateway.threads.each(file.parts)
+    content = gateway.store_threads.each(file.parts)
     return StreamingResponse(content, media_type=file.media_type, headers=headers)
 
 

@@ -23,14 +23,14 @@ CONTENT_TYPES: Final = {
 class JobImages:
     """The images of all jobs of a fleet, each for who may see it."""
 
-    def __init__(self, jobs: TenantJobs, addresses: ImageAddresses, threads: Threads) -> None:
+    def __init__(self, jobs: TenantJobs, addresses: ImageAddresses, store_threads: Threads) -> None:
         self._jobs = jobs
         self._addresses = addresses
-        self._threads = threads
+        self._store_threads = store_threads
 
     async def read(self, image: ImageResult) -> bytes:
         """Return the file of an image. Raises what `ImageResult.read` raises."""
-        return await self._threads.run(image.read)
+        return await self._store_threads.run(image.read)
 
     async def read_base64(self, image: ImageResult) -> str:
         """Return the file of an image in base64."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.access.image_quota import ImageQuota
-from imagefleet.producer.gateway.jobs.caller_images import CallerImages
+from imagefleet.producer.gateway.jobs.caller_images import INPUT_FIELDS, CallerImages
 from imagefleet.producer.gateway.jobs.job_changes import JobChanges
 from imagefleet.producer.gateway.jobs.job_ids import shown_id, stored_id
 from imagefleet.producer.gateway.jobs.watch import JobWatcher
@@ -40,12 +40,14 @@ class TenantJobs:
         client: Client,
         watcher: JobWatcher,
         threads: Threads,
+        store_threads: Threads,
         inputs: CallerImages,
         quota: ImageQuota,
     ) -> None:
         self._client = client
         self._watcher = watcher
         self._threads = threads
+        self._store_threads = store_threads
         self._inputs = inputs
         self._quota = quota
 
@@ -63,11 +65,13 @@ class TenantJobs:
             ImagefleetError: see `Client.submit`.
         """
         given = _allowed(caller, parameters)
-        given = await self._threads.run(self._inputs.resolve, caller, given)
+        has_images = any(name in given for name in INPUT_FIELDS)
+        threads = self._store_threads if has_images else self._threads
+        given = await threads.run(self._inputs.resolve, caller, given)
         name = new_job_id() if name is None else name
         job_id = stored_id(caller.tenant, name)
         try:
-            await self._threads.run(self._submit, caller, given, job_id)
+            await threads.run(self._submit, caller, given, job_id)
         except InvalidRequest as error:
             if error.field != "id":
                 raise

@@ -243,6 +243,39 @@ def test_private_images_are_cached_by_nobody_else(tenants: TwoTenants) -> None:
     assert tenants.gold.get("/v1/models").headers["cache-control"] == "no-store"
 
 
+def test_an_image_is_asked_for_by_head_and_by_any_of_several_etags(tenants: TwoTenants) -> None:
+    path = f"/v1/images/{_made(tenants)['id']}/0.png"
+    answer = tenants.gold.get(path)
+    head = tenants.gold.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("etag", "content-length", "content-type"):
+        assert head.headers[name] == answer.headers[name]
+    assert tenants.iron.head(path).status_code == 404
+    etag = answer.headers["etag"]
+    for text, status in [
+        ("*", 304),
+        (f'"other", {etag}', 304),
+        (f"W/{etag}", 304),
+        ('"other", "another"', 200),
+    ]:
+        assert tenants.gold.get(path, headers={"if-none-match": text}).status_code == status, text
+
+
+def test_an_address_that_has_expired_opens_with_a_key_that_may_read_the_image(
+    tenants: TwoTenants,
+) -> None:
+    address = urlsplit(tenants.image_of_gold()["data"][0]["url"])
+    query = {name: values[0] for name, values in parse_qs(address.query).items()}
+    expired = f"{address.path}?{urlencode(query | {'expires': str(int(time.time()) - 1)})}"
+    without_time = f"{address.path}?signature={query['signature']}"
+    for path in (expired, without_time):
+        assert tenants.gold.get(path).headers["content-type"] == "image/png"
+        refused = [tenants.iron.get(path), httpx.get(f"{tenants.gateway.url}{path}")]
+        refused += [tenants.iron.get(path.replace("/0.png", "/7.png"))]
+        assert {each.status_code for each in refused} == {403}
+        assert {each.json()["error"]["code"] for each in refused} == {"wrong_signature"}
+
+
 def test_a_bomb_in_a_mask_is_not_unpacked(tenants: TwoTenants) -> None:
     bomb = BytesIO()
     Image.new("LA", (8_192, 8_192)).save(bomb, "PNG")

@@ -1,0 +1,43 @@
+"""A store that hangs keeps only those calls waiting that need it."""
+
+import asyncio
+import threading
+
+from imagefleet.producer.gateway.gateway import Gateway
+from imagefleet.producer.gateway.gateway_settings import GatewaySettings
+from imagefleet.shared.jobs.result import ImageResult
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.shared.storage import ObjectStore
+from tests.support.records import result_of_one_image
+
+_READS = 40
+"""There are more than threads for them."""
+
+
+def test_redis_is_asked_while_the_store_of_images_hangs(
+    redis_server: LocalRedisServer, namespace: str
+) -> None:
+    settings = GatewaySettings.load(redis_url=redis_server.url, namespace=namespace)
+    gateway = Gateway(settings, require_keys=False)
+    goes_on = threading.Event()
+    result = result_of_one_image()
+
+    def open_store(root: str) -> ObjectStore:
+        goes_on.wait(60)
+        raise KeyError(root)
+
+    result.bind(open_store)
+    [image] = result.images
+
+    async def ask(image: ImageResult) -> list[object]:
+        reads = [asyncio.create_task(gateway.images.read(image)) for _ in range(_READS)]
+        await asyncio.sleep(0)  # they are in the threads now, or wait for one
+        try:
+            await asyncio.wait_for(gateway.threads.run(gateway.client.check), 20)
+        finally:
+            goes_on.set()
+            ended = await asyncio.gather(*reads, return_exceptions=True)
+        return list(ended)
+
+    assert len(asyncio.run(ask(image))) == _READS
+    gateway.close()
