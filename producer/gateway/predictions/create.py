@@ -60,7 +60,8 @@ async def create(gateway: Gateway, caller: Caller, new: NewPrediction) -> None:
         raise
     except (Problem, ImagefleetError) as error:
         with suppress(BrokerUnavailable):
-            await gateway.threads.run(_forget, gateway, caller, new, *noted)
+            if await gateway.jobs.find_each(caller, [new.name]) == [None]:  # else it is another's
+                await gateway.threads.run(_forget, gateway, caller, new, *noted)
         if isinstance(error, InvalidRequest) and error.field == "callback_url":
             raise wrong_field("webhook", error.value, error.limit) from None
         raise

@@ -9,6 +9,7 @@ from imagefleet.producer.gateway.access.caller import LOOPBACK
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.producer.gateway.predictions.create import NewPrediction, create
+from imagefleet.producer.gateway.problems import Problem
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 
@@ -40,4 +41,29 @@ def test_a_deadline_that_is_past_when_the_job_is_accepted_cancels_it(
         return (await gateway.jobs.status(LOOPBACK, "a")).state
 
     assert asyncio.run(state()) is State.CANCELLED
+    gateway.close()
+
+
+def test_a_prediction_stays_listed_though_one_with_its_id_was_noted_first_and_refused(
+    redis_server: LocalRedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = GatewaySettings.load(redis_url=redis_server.url, namespace=namespace)
+    gateway = Gateway(settings, require_keys=False)
+    submit = gateway.jobs.submit
+
+    async def submit_second(*arguments: Any, **options: Any) -> str:
+        await submit(LOOPBACK, {"prompt": "first"}, name="a")
+        return await submit(*arguments, **options)
+
+    monkeypatch.setattr(gateway.jobs, "submit", submit_second)
+    new = NewPrediction(
+        name="a",
+        parameters={"prompt": "second"},
+        webhook={},
+        base_url="http://gateway.example",
+        cancel_after_s=None,
+    )
+    with pytest.raises(Problem, match="other parameters"):
+        asyncio.run(create(gateway, LOOPBACK, new))
+    assert gateway.index.page(None, None, 10).names == ("a",)
     gateway.close()
