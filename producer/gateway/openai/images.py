@@ -98,9 +98,8 @@ async def _wait(
 async def _stream(
     gateway: Gateway, caller: Caller, job: RequestJob, answer: ImagesAnswer
 ) -> AsyncIterator[str]:
-    async with gateway.jobs.watch(caller, job.name) as statuses:
-        async for text in answer.events(statuses):
-            yield text
+    async for text in answer.events(gateway.jobs.watch(caller, job.name)):
+        yield text
     await gateway.repeats.answered(job)
 
 

@@ -5,6 +5,7 @@ https://github.com/openai/openai-openapi, `ImagesResponse`, `ImageGenStreamEvent
 """
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,11 +65,15 @@ class ImagesAnswer:
             content = {"b64_json": await self.images.read_base64(image)}
         return {**content, "seed": image.seed}
 
-    async def events(self, statuses: AsyncIterator[JobStatus]) -> AsyncIterator[str]:
-        """Yield the events of a stream: previews, then each image; or one error."""
+    async def events(
+        self, watch: AbstractAsyncContextManager[AsyncIterator[JobStatus]]
+    ) -> AsyncIterator[str]:
+        """Yield the events of a stream: previews, then each image; or one error, also if the watch
+        cannot begin."""
         try:
-            async for text in self._events(statuses):
-                yield text
+            async with watch as statuses:
+                async for text in self._events(statuses):
+                    yield text
         except ImagefleetError as error:
             yield _error_event(problem_of(error))
         except Problem as problem:
