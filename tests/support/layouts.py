@@ -221,8 +221,8 @@ LAYOUTS: Final[dict[str, Layout]] = {
             {"prompt": "plain"},
         ],
     ),
-    "the same with `--subseed 3`": Layout(
-        "a.txt", _text("--prompt a --subseed 3\n"), [{"prompt": "a"}]
+    "the same with `--subseed_strength 0.3`": Layout(
+        "a.txt", _text("--prompt a --subseed_strength 0.3\n"), [{"prompt": "a"}]
     ),
     "the same with an option that the script does not know": Layout(
         "a.txt", _text("fine\n--prompt a --stepps 20\n"), _FINE

@@ -16,6 +16,7 @@ from tests.support.processes import until
 @pytest.fixture
 def backlog() -> RowBacklog:
     """Return the backlog of a host that makes a pause of 256 s, after nine failures in a row."""
+    _Counted.puts = 0
     backlog = RowBacklog(4)
     assert [backlog.back_off() for _ in range(9)][-1] == 256
     assert not backlog.wants_shard()
@@ -33,8 +34,9 @@ def test_the_pause_ends_once_a_store_that_failed_can_be_written(
     blocked.write_text("a file where a folder is needed")
     probe = StoreProbe(backlog, every_s=0.01)
     for _ in range(3):  # shards of one store have one probe
-        probe.watch(FolderStore(tmp_path), "parts/00000", 10_000)
+        probe.watch(_Counted(tmp_path), "parts/00000", 10_000)
     assert _probes() == 1
+    until(lambda: _Counted.puts)
     assert not backlog.wants_shard()
     blocked.unlink()
     until(backlog.wants_shard)
@@ -60,10 +62,12 @@ def test_a_probe_ends_with_its_worker(backlog: RowBacklog, tmp_path: Path) -> No
 
 
 class _Counted(FolderStore):
-    """A folder that counts what is stored."""
+    """A folder that counts how often something was stored, or could not be."""
 
     puts = 0
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
-        _Counted.puts += 1
-        return super().put(key, data, content_type)
+        try:
+            return super().put(key, data, content_type)
+        finally:
+            _Counted.puts += 1
