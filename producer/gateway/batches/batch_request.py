@@ -3,9 +3,9 @@
 import re
 import time
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from imagefleet.producer.bulk.dataset_options import parse_spec
 from imagefleet.producer.bulk.row_images import RowImages
@@ -34,7 +34,6 @@ OPTIONS: Final = frozenset(
     }
 )
 """A run takes these options. `wildcards` is none: it names a folder of the gateway's host."""
-M = TypeVar("M", bound=BaseModel)
 
 
 class _Order(BaseModel):
@@ -72,17 +71,6 @@ class RunRequest(_Order):
         default=None, min_length=1, description="Prompts, or objects of columns."
     )
     input_file_id: str | None = Field(default=None, description="A file, in the place of `rows`.")
-
-
-def parse(kind: type[M], fields: Mapping[str, Any]) -> M:
-    """Return a request of this kind. Raises Problem."""
-    try:
-        return kind.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = str(first["loc"][0]) if first["loc"] else "body"
-        limit = first["msg"].replace("Input should", "must")
-        raise wrong_field(name, fields.get(name), limit[0].lower() + limit[1:]) from None
 
 
 def batch_order(asked: BatchRequest, caller: Caller, order_id: str, max_keep_s: int) -> RunOrder:

@@ -15,13 +15,13 @@ from imagefleet.producer.gateway.batches.batch_document import (
     CREATE_ANSWERS,
     batch_body_schema,
 )
-from imagefleet.producer.gateway.batches.batch_request import BatchRequest, batch_order, parse
+from imagefleet.producer.gateway.batches.batch_request import BatchRequest, batch_order
 from imagefleet.producer.gateway.batches.batch_shapes import batch_body
 from imagefleet.producer.gateway.batches.orders_of_caller import CallerOrders
 from imagefleet.producer.gateway.batches.pages import list_body, page_of
 from imagefleet.producer.gateway.batches.run_order import BATCH_PREFIX, OrderRecord, RunOrder
 from imagefleet.producer.gateway.problems import unknown, wrong_field
-from imagefleet.producer.gateway.web.bodies import read_json
+from imagefleet.producer.gateway.web.bodies import check_fields, read_json
 from imagefleet.producer.gateway.web.callers import caller_with
 
 router: Final = APIRouter(prefix="/v1/batches", tags=["Batches"])
@@ -34,7 +34,7 @@ _of = partial(CallerOrders.of, what="batch")
 async def create_batch(request: Request, caller: Submitter) -> dict[str, Any]:
     """Make the images of all requests in a file. It is answered at once."""
     fields, orders = await read_json(request), _of(request, caller)
-    asked = parse(BatchRequest, fields)
+    asked = check_fields(BatchRequest, fields)
     gateway = orders.gateway
 
     def order_of(name: str) -> RunOrder:

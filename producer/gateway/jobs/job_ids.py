@@ -32,7 +32,10 @@ def check_name(field: str, name: object) -> str:
     return name
 
 
+def tenant_digest(tenant: str) -> str:
+    """Return what stands for a tenant in ids and keys: the first 16 hex digits of its SHA-256."""
+    return hashlib.sha256(tenant.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+
+
 def _prefix(tenant: str | None) -> str:
-    if tenant is None:
-        return ""
-    return f"t{hashlib.sha256(tenant.encode()).hexdigest()[:_DIGEST_CHARACTERS]}."
+    return "" if tenant is None else f"t{tenant_digest(tenant)}."

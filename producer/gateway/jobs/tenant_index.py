@@ -5,13 +5,13 @@ range of a sorted set, however many jobs there are. A job is indexed before it i
 that was accepted is missing.
 """
 
-import hashlib
 import re
 import time
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from imagefleet.producer.connection.connection import Connection
+from imagefleet.producer.gateway.jobs.job_ids import tenant_digest
 from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.producer.gateway.redis_keys import tenant_jobs_key
 from imagefleet.shared.redis_client.scripts import load_script
@@ -122,5 +122,5 @@ class TenantIndex:
             self.remove(tenant, *old)
 
     def _key(self, tenant: str | None) -> str:
-        digest = _NO_DIGEST if tenant is None else hashlib.sha256(tenant.encode()).hexdigest()[:16]
+        digest = _NO_DIGEST if tenant is None else tenant_digest(tenant)
         return tenant_jobs_key(self._namespace, digest)

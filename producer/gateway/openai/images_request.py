@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from imagefleet.producer.gateway.problems import wrong_field
+from imagefleet.producer.gateway.web.bodies import check_fields
 from imagefleet.shared.jobs.parameter_types import MAX_IMAGES
 
 _SIZE: Final = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})")
@@ -58,13 +59,7 @@ class ImagesRequest(BaseModel):
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
         """Check the fields of a request. Raises Problem."""
-        try:
-            request = cls.model_validate(fields)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            name = str(first["loc"][0])
-            limit = first["msg"].replace("Input should", "must")
-            raise wrong_field(name, fields.get(name), limit[0].lower() + limit[1:]) from None
+        request = check_fields(cls, fields)
         if request.background == "transparent":
             limit = "is not possible, because the models make no transparent images; leave it out"
             raise wrong_field("background", request.background, limit)

@@ -4,8 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
+from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,6 +20,8 @@ _MAX_FIELDS: Final = 100
 _MAX_FIELD_BYTES: Final = 1_000_000
 _MAX_VALUES: Final = 100_000
 _SEPARATORS: Final = (b",", b"[", b"{")
+
+M = TypeVar("M", bound=BaseModel)
 
 
 async def read_json(request: Request) -> dict[str, Any]:
@@ -100,3 +103,14 @@ async def _read(name: str, file: UploadFile) -> bytes:
     if len(content) > MAX_INPUT_BYTES:
         raise wrong_field(name, "a file", f"must have at most {MAX_INPUT_BYTES:,} bytes")
     return content
+
+
+def check_fields(kind: type[M], fields: Mapping[str, Any]) -> M:
+    """Return the fields of a body as a request of this kind. Raises Problem."""
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else "body"
+        limit = first["msg"].replace("Input should", "must")
+        raise wrong_field(name, fields.get(name), limit[0].lower() + limit[1:]) from None
