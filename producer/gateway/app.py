@@ -11,10 +11,11 @@ from fastapi import FastAPI
 from imagefleet.producer.gateway.batches import batch_routes, file_routes, run_routes
 from imagefleet.producer.gateway.batches.run_keeper import RunKeeper
 from imagefleet.producer.gateway.gateway import Gateway
+from imagefleet.producer.gateway.history import job_routes
 from imagefleet.producer.gateway.openai import images, models
 from imagefleet.producer.gateway.openai.errors import ERROR_SCHEMA, error_body
 from imagefleet.producer.gateway.predictions.dialect import PREDICTIONS
-from imagefleet.producer.gateway.web import health, image_files
+from imagefleet.producer.gateway.web import health, image_files, me
 from imagefleet.producer.gateway.web.dialect import Dialect
 from imagefleet.producer.gateway.web.document import describe
 from imagefleet.producer.gateway.web.errors import handle_errors
@@ -30,6 +31,8 @@ _OPENAI: Final = Dialect(
         batch_routes.router,
         run_routes.router,
         image_files.router,
+        job_routes.router,
+        me.router,
         health.router,
     ),
     paths=re.compile("/"),

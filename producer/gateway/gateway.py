@@ -17,6 +17,8 @@ from imagefleet.producer.gateway.jobs.caller_images import CallerImages
 from imagefleet.producer.gateway.jobs.cancel_deadlines import CancelDeadlines
 from imagefleet.producer.gateway.jobs.images import JobImages
 from imagefleet.producer.gateway.jobs.repeats import Repeats
+from imagefleet.producer.gateway.jobs.search import JobSearch
+from imagefleet.producer.gateway.jobs.stars import JobStars
 from imagefleet.producer.gateway.jobs.tenant_index import TenantIndex
 from imagefleet.producer.gateway.jobs.tenant_jobs import TenantJobs
 from imagefleet.producer.gateway.jobs.watch import JobWatcher
@@ -25,6 +27,8 @@ from imagefleet.producer.gateway.threads import Threads
 _THREADS: Final = 32
 _STORE_THREADS: Final = 32
 """A store that hangs takes all of these, and keeps nobody else waiting."""
+_SEARCHES_AT_ONCE: Final = 4
+"""A search of jobs keeps a core busy while it lasts."""
 _DECODED_AT_ONCE: Final = 2
 """A small file may hold an image of 200 MB."""
 
@@ -42,6 +46,7 @@ class Gateway:
         self.webhook_secrets: Final = settings.signing_secrets()
         self.threads: Final = Threads(_THREADS)
         self.store_threads: Final = Threads(_STORE_THREADS)
+        self.searches: Final = Threads(_SEARCHES_AT_ONCE)
         self.decoding: Final = Threads(_DECODED_AT_ONCE)
         self.client: Final = Client(settings=settings)
         connection = self.client.connection
@@ -56,16 +61,20 @@ class Gateway:
         self.files: Final = TenantFiles(connection, self.secret, settings.http_file_keep_s)
         self.inputs: Final = CallerImages(self.addresses, self.files)
         self.repeats: Final = Repeats(connection, self.threads, settings.http_repeat_s)
+        self.quota: Final = ImageQuota(connection)
+        self.index: Final = TenantIndex(connection)
         self.jobs: Final = TenantJobs(
             self.client,
             self.watcher,
             self.threads,
             self.store_threads,
             self.inputs,
-            ImageQuota(connection),
+            self.quota,
+            self.index,
         )
-        self.images: Final = JobImages(self.jobs, self.addresses, self.store_threads)
-        self.index: Final = TenantIndex(connection)
+        self.images: Final = JobImages(self.jobs, self.addresses, self.store_threads, connection)
+        self.stars: Final = JobStars(connection)
+        self.search: Final = JobSearch(connection, self.index, self.stars)
         self.deadlines: Final = CancelDeadlines(connection)
         self._sweeping: asyncio.Task[None] | None = None
 

@@ -50,13 +50,23 @@ def files_expiring_key(namespace: str) -> str:
     return f"{namespace}:http-files-expiring"
 
 
-def tenant_jobs_key(namespace: str, digest: str) -> str:
-    """Return the key of a tenant's predictions (sorted set: id to microseconds).
+def tenant_jobs_key(namespace: str, tenant: str) -> str:
+    """Return the key of the jobs that a tenant has submitted over HTTP (sorted set: id to
+    microseconds).
 
     Args:
-        digest: of the tenant.
+        tenant: what stands for it in keys; see `tenant_key_part`.
     """
-    return f"{namespace}:predictions:{digest}"
+    return f"{namespace}:http-jobs:{tenant}"
+
+
+def starred_jobs_key(namespace: str, tenant: str) -> str:
+    """Return the key of the jobs that a tenant has starred (sorted set: stored id to microseconds).
+
+    Args:
+        tenant: what stands for it in keys; see `tenant_key_part`.
+    """
+    return f"{namespace}:http-starred:{tenant}"
 
 
 def cancel_deadlines_key(namespace: str) -> str:

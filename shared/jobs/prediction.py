@@ -38,7 +38,7 @@ _LOCAL: Final = frozenset(
     {"callback_url", "callback_events", "callback_prediction", "tenant", "ttl"}
 )
 """The parameters that are no input of the model."""
-_INPUTS: Final = ("image", "mask_image", "latents")
+INPUTS: Final = ("image", "mask_image", "latents")
 _BAR_CHARACTERS: Final = 10
 
 
@@ -111,7 +111,7 @@ def input_of(request: JobRequest) -> dict[str, Any]:
     signature.
     """
     fields = {name: value for name, value in short_fields(request).items() if name not in _LOCAL}
-    for name in _INPUTS:
+    for name in INPUTS:
         address = fields.pop(name, None)
         if address and address.startswith(("http://", "https://")):
             fields[name] = address.partition("?")[0]

@@ -36,8 +36,7 @@ _MAY_REMAIN: Final = (
     "{namespace}:catalogue",
     "{namespace}:ends",
     "{namespace}:failures:",  # counts of the last hour
-    "{namespace}:predictions:",  # the list of predictions, by time
-    "{namespace}:http-",  # the secret of addresses, and which job a request made
+    "{namespace}:http-",  # lists of jobs, the secret of addresses, and which job a request made
     "{namespace}:dead",
     "{namespace}:outbox:log",
     "{namespace}:outbox:answered",  # at most 10,000 receivers; see docs/redis.md

@@ -11,7 +11,9 @@ from typing import Final
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.redis_keys import image_quota_key
+from imagefleet.shared.jobs.model import parse_count
 from imagefleet.shared.redis_client.scripts import load_script
+from imagefleet.shared.redis_client.wrong_type_keys import read_key
 
 _DAY_S: Final = 86_400
 _KEEP_S: Final = 2 * _DAY_S
@@ -54,14 +56,25 @@ class ImageQuota:
         resets_in_s = _DAY_S - now % _DAY_S
         if caller.key_id is None or caller.images_per_day is None:
             return Charge(allowed=True, left=None, resets_in_s=resets_in_s)
-        day = datetime.fromtimestamp(now, UTC).date().isoformat()
-        counter = image_quota_key(self._namespace, caller.key_id, day)
+        counter = self._counter(caller.key_id, now)
         allowed, left = self._count(counter, images, caller.images_per_day)
         if not allowed:
             return Charge(allowed=False, left=left, resets_in_s=resets_in_s)
         return Charge(
             allowed=True, left=left, resets_in_s=resets_in_s, counter=counter, images=images
         )
+
+    def used(self, caller: Caller) -> int | None:
+        """Return how many images were charged today; None if the caller has no quota.
+
+        Raises BrokerUnavailable.
+        """
+        if caller.key_id is None or caller.images_per_day is None:
+            return None
+        counter = self._counter(caller.key_id, time.time())
+        with self._connection.translate_errors():
+            text = read_key(self._connection.redis, lambda pipe: pipe.get(counter))
+        return parse_count(text or "0") or 0
 
     def give_back(self, charge: Charge) -> None:
         """Give back what was charged, to the day of the charge. Call it once for a charge.
@@ -71,6 +84,10 @@ class ImageQuota:
         """
         if charge.counter is not None:
             self._count(charge.counter, -charge.images, 0)
+
+    def _counter(self, key_id: str, now: float) -> str:
+        day = datetime.fromtimestamp(now, UTC).date().isoformat()
+        return image_quota_key(self._namespace, key_id, day)
 
     def _count(self, counter: str, images: int, quota: int) -> tuple[bool, int]:
         with self._connection.translate_errors():

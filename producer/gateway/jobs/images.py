@@ -1,17 +1,25 @@
 """Read the images of jobs for callers, and name them by addresses of the gateway."""
 
+import asyncio
 import base64
-from typing import Final
+import json
+from typing import Any, Final
 
+from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.jobs.addresses import ImageAddresses
 from imagefleet.producer.gateway.jobs.tenant_jobs import TenantJobs
 from imagefleet.producer.gateway.problems import Problem, unknown
 from imagefleet.producer.gateway.threads import Threads
+from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.prediction import file_of
 from imagefleet.shared.jobs.result import ImageResult
 from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.storage.job_keys import metadata_key
 
+_METADATA_S: Final = 2.0
+"""A job is shown without what its store says if the store takes longer."""
+_MAX_METADATA_BYTES: Final = 1 << 20
 CONTENT_TYPES: Final = {
     "png": "image/png",
     "jpeg": "image/jpeg",
@@ -23,10 +31,17 @@ CONTENT_TYPES: Final = {
 class JobImages:
     """The images of all jobs of a fleet, each for who may see it."""
 
-    def __init__(self, jobs: TenantJobs, addresses: ImageAddresses, store_threads: Threads) -> None:
+    def __init__(
+        self,
+        jobs: TenantJobs,
+        addresses: ImageAddresses,
+        store_threads: Threads,
+        connection: Connection,
+    ) -> None:
         self._jobs = jobs
         self._addresses = addresses
         self._store_threads = store_threads
+        self._connection = connection
 
     async def read(self, image: ImageResult) -> bytes:
         """Return the file of an image. Raises what `ImageResult.read` raises."""
@@ -35,6 +50,27 @@ class JobImages:
     async def read_base64(self, image: ImageResult) -> str:
         """Return the file of an image in base64."""
         return base64.b64encode(await self.read(image)).decode()
+
+    async def metadata(self, status: JobStatus) -> dict[str, Any]:
+        """Return what the store keeps beside the first image of a job: all parameters as used.
+
+        It is empty if there is none, it cannot be read, or the store does not answer in time.
+        """
+        if status.result is None or not status.result.images:
+            return {}
+        reading = asyncio.ensure_future(
+            self._store_threads.run(self._read_metadata, status.id, status.result.images[0])
+        )
+        done, _ = await asyncio.wait([reading], timeout=_METADATA_S)
+        return reading.result() if done else {}
+
+    def _read_metadata(self, job_id: str, image: ImageResult) -> dict[str, Any]:
+        try:
+            store = self._connection.store_of(image.url.removesuffix(image.key))
+            found = json.loads(store.get(metadata_key(job_id, image.index), _MAX_METADATA_BYTES))
+        except (KeyError, ValueError, RecursionError, ImagefleetError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def address(self, base_url: str, status: JobStatus, image: ImageResult) -> str:
         """Return an address from which anybody can read an image for a while.

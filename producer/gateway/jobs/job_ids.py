@@ -12,6 +12,7 @@ from imagefleet.producer.gateway.problems import wrong_field
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _DIGEST_CHARACTERS: Final = 16
+_NO_DIGEST: Final = "-"
 
 
 def stored_id(tenant: str | None, name: str) -> str:
@@ -35,6 +36,11 @@ def check_name(field: str, name: object) -> str:
 def tenant_digest(tenant: str) -> str:
     """Return what stands for a tenant in ids and keys: the first 16 hex digits of its SHA-256."""
     return hashlib.sha256(tenant.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def tenant_key_part(tenant: str | None) -> str:
+    """Return what stands for a tenant, or for callers without one, in the names of Redis keys."""
+    return _NO_DIGEST if tenant is None else tenant_digest(tenant)
 
 
 def _prefix(tenant: str | None) -> str:

@@ -15,6 +15,7 @@ from imagefleet.producer.gateway.access.image_quota import ImageQuota
 from imagefleet.producer.gateway.jobs.caller_images import INPUT_FIELDS, CallerImages
 from imagefleet.producer.gateway.jobs.job_changes import JobChanges
 from imagefleet.producer.gateway.jobs.job_ids import shown_id, stored_id
+from imagefleet.producer.gateway.jobs.tenant_index import TenantIndex
 from imagefleet.producer.gateway.jobs.watch import JobWatcher
 from imagefleet.producer.gateway.problems import Problem, stopping, unknown, wrong_field
 from imagefleet.producer.gateway.threads import Threads
@@ -43,6 +44,7 @@ class TenantJobs:
         store_threads: Threads,
         inputs: CallerImages,
         quota: ImageQuota,
+        index: TenantIndex,
     ) -> None:
         self._client = client
         self._watcher = watcher
@@ -50,6 +52,7 @@ class TenantJobs:
         self._store_threads = store_threads
         self._inputs = inputs
         self._quota = quota
+        self._index = index
 
     async def submit(
         self, caller: Caller, parameters: Mapping[str, Any], *, name: str | None = None
@@ -71,12 +74,30 @@ class TenantJobs:
         name = new_job_id() if name is None else name
         job_id = stored_id(caller.tenant, name)
         try:
-            await threads.run(self._submit, caller, given, job_id)
+            await threads.run(self._submit_listed, caller, given, name, job_id)
         except InvalidRequest as error:
             if error.field != "id":
                 raise
             raise _in_use(name) from None
         return name
+
+    def _submit_listed(
+        self, caller: Caller, parameters: dict[str, Any], name: str, job_id: str
+    ) -> None:
+        """Note a job in the list of its tenant, and submit it. If the gateway dies meanwhile, the
+        job is listed or was not accepted."""
+        is_new = self._index.add(caller.tenant, name)
+        try:
+            self._submit(caller, parameters, job_id)
+        except BrokerUnavailable:  # it may be accepted all the same
+            raise
+        except (Problem, ImagefleetError):
+            if is_new:
+                with suppress(BrokerUnavailable):
+                    self._index.remove_refused(caller.tenant, name)
+            raise
+        if not is_new:  # an equal request may have been refused meanwhile, for its quota
+            self._index.add(caller.tenant, name)
 
     def _submit(self, caller: Caller, parameters: dict[str, Any], job_id: str) -> None:
         """Charge the images of a new job, and submit it. A repeated one is not charged again."""

@@ -1,4 +1,4 @@
-"""Create a prediction: note it in the list and its deadline, then submit its job."""
+"""Create a prediction: note its deadline, then submit its job."""
 
 import time
 from collections.abc import Mapping
@@ -45,12 +45,15 @@ class NewPrediction:
 async def create(gateway: Gateway, caller: Caller, new: NewPrediction) -> None:
     """Submit the job of a prediction, unless it is there.
 
-    If a gateway dies meanwhile, the job is listed and has its deadline, or was not accepted.
+    If a gateway dies meanwhile, the job has its deadline, or was not accepted.
 
     Raises what `TenantJobs.submit` raises.
     """
     began = time.monotonic()
-    noted = await gateway.threads.run(_note, gateway, caller, new)
+    job_id = stored_id(caller.tenant, new.name)
+    has_deadline = new.cancel_after_s is not None and await gateway.threads.run(
+        gateway.deadlines.add, job_id, new.cancel_after_s
+    )
     parameters = new.job_parameters()
     if new.webhook:
         parameters["callback_prediction"] = await _callback_prediction(gateway, caller, new)
@@ -60,14 +63,13 @@ async def create(gateway: Gateway, caller: Caller, new: NewPrediction) -> None:
         raise
     except (Problem, ImagefleetError) as error:
         with suppress(BrokerUnavailable):
-            if await gateway.jobs.find_each(caller, [new.name]) == [None]:  # else it is another's
-                await gateway.threads.run(_forget, gateway, caller, new, *noted)
+            if has_deadline and await gateway.jobs.find_each(caller, [new.name]) == [None]:
+                await gateway.threads.run(gateway.deadlines.remove, job_id)  # else it is another's
         if isinstance(error, InvalidRequest) and error.field == "callback_url":
             raise wrong_field("webhook", error.value, error.limit) from None
         raise
     if new.cancel_after_s is not None and time.monotonic() - began >= new.cancel_after_s:
         # A gateway may have found the deadline past before there was a job.
-        job_id = stored_id(caller.tenant, new.name)
         await gateway.threads.run(gateway.deadlines.add, job_id, 0.0)
 
 
@@ -79,20 +81,3 @@ async def _callback_prediction(gateway: Gateway, caller: Caller, new: NewPredict
         return known.request.callback_prediction
     job_id = stored_id(caller.tenant, new.name)
     return str(gateway.addresses.of_prediction(new.base_url, job_id, new.name))
-
-
-def _note(gateway: Gateway, caller: Caller, new: NewPrediction) -> tuple[bool, bool]:
-    """Return whether the prediction is new in the list, and whether its deadline is new."""
-    has_deadline = new.cancel_after_s is not None and gateway.deadlines.add(
-        stored_id(caller.tenant, new.name), new.cancel_after_s
-    )
-    return gateway.index.add(caller.tenant, new.name), has_deadline
-
-
-def _forget(
-    gateway: Gateway, caller: Caller, new: NewPrediction, is_listed: bool, has_deadline: bool
-) -> None:
-    if is_listed:
-        gateway.index.remove(caller.tenant, new.name)
-    if has_deadline:
-        gateway.deadlines.remove(stored_id(caller.tenant, new.name))

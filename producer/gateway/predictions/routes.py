@@ -12,7 +12,7 @@ from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.jobs.job_ids import check_name
-from imagefleet.producer.gateway.jobs.tenant_index import Cursor
+from imagefleet.producer.gateway.jobs.timeline import Cursor
 from imagefleet.producer.gateway.predictions.create import NewPrediction, create
 from imagefleet.producer.gateway.predictions.headers import cancel_after_s, wait_s
 from imagefleet.producer.gateway.predictions.models import FleetModels
@@ -74,11 +74,7 @@ async def list_predictions(
     """List the predictions of the caller's tenant, the newest first."""
     gateway = gateway_of(request)
     place = None if cursor is None else Cursor.parse(cursor)
-    page = await gateway.threads.run(gateway.index.page, caller.tenant, place, PAGE_SIZE)
-    statuses = await gateway.jobs.find_each(caller, page.names)
-    lost = {name for name, each in zip(page.names, statuses, strict=True) if each is None}
-    if lost:
-        await gateway.threads.run(gateway.index.forget_lost, caller.tenant, page, lost)
+    page = await gateway.searches.run(gateway.search.page, caller, place, PAGE_SIZE)
     base = base_url(request)
 
     def page_url(at: Cursor | None) -> str | None:
@@ -88,7 +84,7 @@ async def list_predictions(
         {
             "previous": page_url(page.previous),
             "next": page_url(page.next),
-            "results": [shown(gateway, base, caller, each) for each in statuses if each],
+            "results": [shown(gateway, base, caller, each) for each in page.statuses],
         }
     )
 

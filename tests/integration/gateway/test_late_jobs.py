@@ -49,13 +49,15 @@ def test_a_prediction_stays_listed_though_one_with_its_id_was_noted_first_and_re
 ) -> None:
     settings = GatewaySettings.load(redis_url=redis_server.url, namespace=namespace)
     gateway = Gateway(settings, require_keys=False)
-    submit = gateway.jobs.submit
+    submit = gateway.client.submit_in_parts
 
-    async def submit_second(*arguments: Any, **options: Any) -> str:
-        await submit(LOOPBACK, {"prompt": "first"}, name="a")
-        return await submit(*arguments, **options)
+    def submit_second(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        assert not gateway.index.add(None, "a")  # as the request for the other one does
+        gateway.client.submit("first", id="a")
+        return submit(*arguments, **options)
 
-    monkeypatch.setattr(gateway.jobs, "submit", submit_second)
+    monkeypatch.setattr(gateway.client, "submit_in_parts", submit_second)
     new = NewPrediction(
         name="a",
         parameters={"prompt": "second"},
@@ -65,5 +67,5 @@ def test_a_prediction_stays_listed_though_one_with_its_id_was_noted_first_and_re
     )
     with pytest.raises(Problem, match="other parameters"):
         asyncio.run(create(gateway, LOOPBACK, new))
-    assert gateway.index.page(None, None, 10).names == ("a",)
+    assert [name for name, _ in gateway.index.read(None, None, 10)] == ["a"]
     gateway.close()
