@@ -7,23 +7,21 @@ when the page is full or its time is over, and says how far it came; its cursor 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.access.caller import Caller
-from imagefleet.producer.gateway.jobs.job_ids import stored_id
 from imagefleet.producer.gateway.jobs.stars import JobStars
 from imagefleet.producer.gateway.jobs.tenant_index import TenantIndex
 from imagefleet.producer.gateway.jobs.tenant_jobs import owns
-from imagefleet.producer.gateway.jobs.timeline import Cursor
+from imagefleet.producer.gateway.jobs.timeline import Cursor, Entry, TimelineReader
 from imagefleet.producer.gateway.jobs.wanted_jobs import WantedJobs
-from imagefleet.shared.jobs.record_reader import read_records
 from imagefleet.shared.jobs.status import JobStatus
 
 BUDGET_S: Final = 0.06
 """A search looks for more for so long. With reading what it found it answers within 0.1 s."""
 _AT_ONCE: Final = 500
-"""Records in one round trip of a search: about 8 ms on one core."""
+"""Records in one round trip of a search: about 6 ms on one core, 1 ms of it in Redis."""
 EVERYTHING: Final = WantedJobs()
 
 
@@ -49,9 +47,9 @@ class _Progress:
     """How far a search has come."""
 
     cursor: Cursor | None
-    found: list[tuple[str, int]] = field(default_factory=list)
-    """These are stored ids and times, in the direction of the search."""
-    lost: list[tuple[str, int]] = field(default_factory=list)
+    found: list[Entry] = field(default_factory=list)
+    """They are in the direction of the search."""
+    lost: list[Entry] = field(default_factory=list)
     """These have no record."""
     has_ended: bool = False
 
@@ -68,6 +66,7 @@ class JobSearch:
         self._connection = connection
         self._index = index
         self._stars = stars
+        self._reader = TimelineReader(connection)
 
     def page(
         self,
@@ -83,7 +82,7 @@ class JobSearch:
         Raises BrokerUnavailable.
         """
         progress = _Progress(cursor=cursor)
-        at_once = size + 1 if wanted == EVERYTHING else _AT_ONCE
+        at_once = size + 1 if wanted.is_plain else _AT_ONCE
         ends_at = time.monotonic() + budget_s
         while True:
             began = time.monotonic()
@@ -99,39 +98,22 @@ class JobSearch:
         self, caller: Caller, wanted: WantedJobs, progress: _Progress, size: int, at_once: int
     ) -> None:
         """Look at the next records."""
-        listed = self._listed(caller, wanted, progress.cursor, at_once)
-        records = self._fields([job_id for job_id, _ in listed], wanted.fields)
-        starred = self._starred(caller, wanted, [job_id for job_id, _ in listed])
+        jobs = self._stars if wanted.starred else self._index
+        entries = self._reader.read(
+            jobs.timeline(caller.tenant), progress.cursor, at_once, wanted.fields, wanted.span
+        )
+        starred = self._starred(caller, wanted, [entry.job_id for entry in entries])
         older = progress.older
-        for number, (entry, values) in enumerate(zip(listed, records, strict=True), 1):
-            progress.cursor = Cursor(at=entry[1], older=older)
-            if not isinstance(values, list):  # the key holds something else
-                continue
-            if values[0] is None:
+        for number, entry in enumerate(entries, 1):
+            progress.cursor = Cursor(at=entry.at, older=older)
+            if entry.values[0] is None:
                 progress.lost.append(entry)
-            elif entry[0] in starred and wanted.accepts(values):
+            elif entry.job_id in starred and wanted.accepts(entry.values):
                 progress.found.append(entry)
                 if len(progress.found) == size:
-                    progress.has_ended = number == len(listed) < at_once
+                    progress.has_ended = number == len(entries) < at_once
                     return
-        progress.has_ended = len(listed) < at_once
-
-    def _listed(
-        self, caller: Caller, wanted: WantedJobs, cursor: Cursor | None, size: int
-    ) -> list[tuple[str, int]]:
-        """Return stored ids and times from the index, or of the starred jobs if only these are
-        wanted."""
-        tenant = caller.tenant
-        if wanted.starred:
-            return self._stars.read(tenant, cursor, size, wanted.span)
-        listed = self._index.read(tenant, cursor, size, wanted.span)
-        return [(stored_id(tenant, name), at) for name, at in listed]
-
-    def _fields(self, job_ids: Sequence[str], names: Sequence[str]) -> list[Any]:
-        keys = [self._connection.records.key(job_id) for job_id in job_ids]
-        with self._connection.translate_errors():
-            redis = self._connection.redis
-            return read_records(redis, keys, lambda pipe, key: pipe.hmget(key, names))
+        progress.has_ended = len(entries) < at_once
 
     def _starred(
         self, caller: Caller, wanted: WantedJobs, job_ids: Sequence[str]
@@ -143,24 +125,22 @@ class JobSearch:
 
     def _forget(self, caller: Caller, wanted: WantedJobs, progress: _Progress) -> None:
         if wanted.starred:
-            self._stars.remove(caller.tenant, [job_id for job_id, _ in progress.lost])
-        elif progress.lost:
-            prefix = stored_id(caller.tenant, "")
-            lost = [(job_id.removeprefix(prefix), at) for job_id, at in progress.lost]
-            self._index.forget_lost(caller.tenant, lost)
+            self._stars.remove(caller.tenant, [entry.job_id for entry in progress.lost])
+        else:
+            self._index.forget_lost(caller.tenant, progress.lost)
 
     def _read(self, caller: Caller, asked: Cursor | None, progress: _Progress) -> FoundJobs:
         """Return the page of what was found."""
         older, at = progress.older, progress.cursor
         found = progress.found if older else progress.found[::-1]
-        job_ids = [job_id for job_id, _ in found]
+        job_ids = [entry.job_id for entry in found]
         statuses = [
             each
             for each in self._connection.read_statuses(job_ids)
             if isinstance(each, JobStatus) and owns(caller, each)
         ]
         on = None if progress.has_ended else at
-        back = _back(asked, [at for _, at in found])
+        back = _back(asked, [entry.at for entry in found])
         looked_at = at is not None and at is not asked
         return FoundJobs(
             statuses=tuple(statuses),

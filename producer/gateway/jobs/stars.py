@@ -9,13 +9,7 @@ from collections.abc import Collection, Sequence
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.jobs.job_ids import tenant_key_part
 from imagefleet.producer.gateway.jobs.tenant_index import MAX_JOBS, UNFINISHED_S
-from imagefleet.producer.gateway.jobs.timeline import (
-    EVER,
-    MICROSECONDS,
-    Cursor,
-    Span,
-    read_timeline,
-)
+from imagefleet.producer.gateway.jobs.timeline import MICROSECONDS, Timeline
 from imagefleet.producer.gateway.redis_keys import starred_jobs_key
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.redis_client.scripts import load_script
@@ -58,11 +52,9 @@ class JobStars:
             job_id for job_id, score in zip(job_ids, scores, strict=True) if score is not None
         )
 
-    def read(
-        self, tenant: str | None, cursor: Cursor | None, size: int, span: Span = EVER
-    ) -> list[tuple[str, int]]:
-        """Return stored ids with the times of their submission; see `read_timeline`."""
-        return read_timeline(self._connection, self._key(tenant), cursor, size, span)
+    def timeline(self, tenant: str | None) -> Timeline:
+        """Return the list of the starred jobs of a tenant, by the times of their submission."""
+        return Timeline(key=self._key(tenant), prefix="")
 
     def _key(self, tenant: str | None) -> str:
         return starred_jobs_key(self._connection.settings.namespace, tenant_key_part(tenant))

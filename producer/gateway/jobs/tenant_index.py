@@ -10,14 +10,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from imagefleet.producer.connection.connection import Connection
-from imagefleet.producer.gateway.jobs.job_ids import stored_id, tenant_key_part
-from imagefleet.producer.gateway.jobs.timeline import (
-    EVER,
-    MICROSECONDS,
-    Cursor,
-    Span,
-    read_timeline,
-)
+from imagefleet.producer.gateway.jobs.job_ids import shown_id, stored_id, tenant_key_part
+from imagefleet.producer.gateway.jobs.timeline import MICROSECONDS, Entry, Timeline
 from imagefleet.producer.gateway.redis_keys import tenant_jobs_key
 from imagefleet.shared.jobs.redis_keys import job_key
 from imagefleet.shared.redis_client.scripts import load_script
@@ -59,17 +53,17 @@ class TenantIndex:
         with self._connection.translate_errors():
             self._remove(keys=[self._key(tenant), record], args=[name])
 
-    def read(
-        self, tenant: str | None, cursor: Cursor | None, size: int, span: Span = EVER
-    ) -> list[tuple[str, int]]:
-        """Return ids, as the tenant knows them, with their times; see `read_timeline`."""
-        return read_timeline(self._connection, self._key(tenant), cursor, size, span)
+    def timeline(self, tenant: str | None) -> Timeline:
+        """Return the list of a tenant."""
+        return Timeline(key=self._key(tenant), prefix=stored_id(tenant, ""))
 
-    def forget_lost(self, tenant: str | None, lost: Iterable[tuple[str, int]]) -> None:
-        """Remove jobs, given with their times, that have no record any more, if they are not so new
-        that it may still come. Raises BrokerUnavailable."""
+    def forget_lost(self, tenant: str | None, lost: Iterable[Entry]) -> None:
+        """Remove jobs that have no record any more, if they are not so new that it may still come.
+
+        Raises BrokerUnavailable.
+        """
         latest = (time.time() - _LOST_S) * MICROSECONDS
-        if old := [name for name, at in lost if at < latest]:
+        if old := [shown_id(tenant, each.job_id) for each in lost if each.at < latest]:
             with self._connection.translate_errors():
                 self._connection.redis.zrem(self._key(tenant), *old)
 

@@ -1,15 +1,18 @@
-"""Read sorted sets whose scores are times in microseconds, from a place on, in either direction.
+"""Read lists of jobs by time, from a place on and in either direction, with fields of records.
 
-The jobs of a tenant are such a set, and those that it has starred. Each time names one place.
+The jobs of a tenant are such a list, and those that it has starred. Each time names one place.
 """
 
+import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self, cast
 
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.problems import wrong_field
-from imagefleet.shared.redis_client.wrong_type_keys import read_key
+from imagefleet.shared.jobs.redis_keys import job_key
+from imagefleet.shared.redis_client.scripts import load_script
 
 MICROSECONDS: Final = 1_000_000
 _LAST: Final = 10**16
@@ -48,26 +51,64 @@ class Span:
 EVER: Final = Span()
 
 
-def read_timeline(
-    connection: Connection, key: str, cursor: Cursor | None, size: int, span: Span = EVER
-) -> list[tuple[str, int]]:
-    """Return members with their times: from the cursor on, in its direction, at most `size`.
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """A list of jobs of one tenant."""
 
-    Without a cursor they are the newest, in the direction of older ones. Raises BrokerUnavailable.
-    """
-    oldest, newest = span.oldest, span.newest
-    if cursor is not None and cursor.older:
-        newest = min(newest, cursor.at - 1)
-    elif cursor is not None:
-        oldest = max(oldest, cursor.at + 1)
-    more: dict[str, Any] = {"start": 0, "num": size, "withscores": True}
+    key: str
+    """It is a sorted set of ids and microseconds."""
+    prefix: str
+    """It stands before an id of the list in the stored id of a job."""
 
-    def read(pipe: Any) -> None:
-        if cursor is None or cursor.older:
-            pipe.zrevrangebyscore(key, newest, oldest, **more)
-        else:
-            pipe.zrangebyscore(key, oldest, newest, **more)
 
-    with connection.translate_errors():
-        found = read_key(connection.redis, read) or []
-    return [(name, int(at)) for name, at in found]
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A job in a list has this place, and its record these values."""
+
+    job_id: str
+    """It is the stored id."""
+    at: int
+    """It is a time in microseconds."""
+    values: tuple[str | None, ...]
+    """They are those of the fields that were asked for. None: the record does not have it."""
+
+
+class TimelineReader:
+    """This class reads lists of jobs. Threads may share it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._script = load_script(connection.redis, __package__, "read_jobs")
+
+    def read(
+        self,
+        timeline: Timeline,
+        cursor: Cursor | None,
+        size: int,
+        fields: Sequence[str],
+        span: Span = EVER,
+    ) -> list[Entry]:
+        """Return at most `size` jobs: from the cursor on, in its direction.
+
+        Without a cursor they are the newest, in the direction of older ones. Raises
+        BrokerUnavailable.
+        """
+        oldest, newest, older = span.oldest, span.newest, cursor is None or cursor.older
+        if cursor is not None and older:
+            newest = min(newest, cursor.at - 1)
+        elif cursor is not None:
+            oldest = max(oldest, cursor.at + 1)
+        direction = "older" if older else "newer"
+        records = job_key(self._connection.settings.namespace, timeline.prefix)
+        args: list[str | int] = [oldest, newest, direction, size, records, len(fields), *fields]
+        with self._connection.translate_errors():
+            answer = json.loads(cast(str, self._script(keys=[timeline.key], args=args)))
+        width = 2 + len(fields)
+        return [
+            Entry(
+                job_id=timeline.prefix + answer[at],
+                at=int(answer[at + 1]),
+                values=tuple(each or None for each in answer[at + 2 : at + width]),
+            )
+            for at in range(0, len(answer), width)
+        ]

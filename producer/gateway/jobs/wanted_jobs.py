@@ -29,6 +29,11 @@ class WantedJobs:
     """They were submitted in this time."""
 
     @property
+    def is_plain(self) -> bool:
+        """Return whether every job is found that is in the list, or in that of starred jobs."""
+        return self.state is None and self.starred is not False and self.fields == ("state",)
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """Return the fields of a record that `accepts` needs, in their order."""
         asks = (self.model, self.lora, self.seed, self.prompt)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from imagefleet.producer.gateway.jobs.timeline import Cursor
+from imagefleet.producer.gateway.jobs.timeline import Cursor, Span
 from imagefleet.producer.gateway.jobs.wanted_jobs import WantedJobs
 from imagefleet.producer.gateway.problems import Problem
 from imagefleet.shared.jobs.model import State
@@ -54,6 +54,17 @@ def test_few_fields_are_read_of_each_record() -> None:
     assert WantedJobs(state=State.FAILED).fields == ("state",)
     assert WantedJobs(prompt="a").fields == ("state", "request")
     assert WantedJobs(model="a").fields == ("state", "request", "result")
+
+
+def test_of_a_plain_list_no_record_is_left_out() -> None:
+    assert WantedJobs().is_plain
+    assert WantedJobs(starred=True, span=Span(oldest=5)).is_plain
+    for wanted in (
+        WantedJobs(starred=False),
+        WantedJobs(state=State.QUEUED),
+        WantedJobs(seed=1, starred=True),
+    ):
+        assert not wanted.is_plain
 
 
 def test_a_cursor_is_the_text_that_a_page_gave() -> None:
