@@ -32,6 +32,8 @@ REQUEST_SHA1: Final = "request_sha1"
 """Header with the SHA-1 of the request in the job's record, so that a worker drops the message of a
 job that was deleted, and whose id was given to another job, before the message was claimed."""
 _SHA1_LENGTH: Final = 40
+_MAX_IMAGES: Final = 10**9
+"""No message asks for more images: a job makes at most 64, and a shard must fit a host."""
 _TRACE_PARENT: Final = "traceparent"
 """Header with the span in which the job was submitted, as W3C Trace Context writes it:
 https://www.w3.org/TR/trace-context/#traceparent-header"""
@@ -124,6 +126,15 @@ def headers_of(message: str) -> dict[str, Any]:
         headers = json.loads(message)["headers"]
         return headers if isinstance(headers, dict) else {}
     return {}
+
+
+def images_of(message: str) -> int:
+    """Return how many images a Redis list element asks for: 1 if its header does not say it.
+
+    Anybody can write anything to a queue, so a number that no plan can have counts as none.
+    """
+    images = headers_of(message).get("images")
+    return images if isinstance(images, int) and 1 <= images <= _MAX_IMAGES else 1
 
 
 def request_sha1_of(headers: Mapping[str, Any]) -> str:

@@ -18,14 +18,16 @@ AWS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "hunter2", "AWS_REGI
 
 @pytest.fixture
 def dataset(client: redis.Redis, namespace: str, tmp_path: Path) -> Dataset:
-    return planned_dataset(tmp_path / "data", client, namespace, ["a cat"])
+    return planned_dataset(tmp_path / "data", client, namespace, ["a cat", "a dog", "a fox"])
 
 
 def _failed(dataset: Dataset) -> dict[str, int]:
-    """Wait for the end of the run, and return the reasons of its failures."""
+    """Wait for the end of the run, and return the reasons of its failures. Its plan was never read,
+    and all its images count as failed."""
     until(lambda: dataset.runs.get(dataset.run.id).done)
     status = dataset.runs.get(dataset.run.id)
     assert status.state is not State.SUCCEEDED
+    assert status.failed_images == status.samples
     return dict(status.failures_by_reason)
 
 
@@ -38,7 +40,7 @@ def test_a_worker_does_not_connect_to_an_endpoint_that_only_the_producer_names(
         foreign = replace(dataset, run=replace(dataset.run, destination=place))
         foreign.send()
         worker = start(IMAGEFLEET_BULK_STALLED_S="1", **AWS)
-        assert _failed(foreign) == {"invalid_request": 1}
+        assert _failed(foreign) == {"invalid_request": 3}
         listener.settimeout(3)  # the recovery of stalled runs looks at the destination too
         with pytest.raises(TimeoutError):
             listener.accept()
@@ -54,7 +56,7 @@ def test_a_worker_with_other_storage_does_not_write_to_a_folder_of_its_host(
     before = files_below(dataset.folder)
     dataset.send()
     worker = start(IMAGEFLEET_BULK_ALLOW=f"{tmp_path}/elsewhere")
-    assert _failed(dataset) == {"invalid_request": 1}
+    assert _failed(dataset) == {"invalid_request": 3}
     assert files_below(dataset.folder) == before
     assert "this worker does not write to that folder" in worker.output()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.jobs.celery_message import job_message
+from imagefleet.shared.jobs.celery_message import images_of, job_message
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url, connect, transport_options
 from imagefleet.shared.redis_client.sentinel import Address
@@ -112,6 +112,17 @@ def test_headers_have_images_and_steps_if_the_request_gives_them() -> None:
     headers = _headers(num_images_per_prompt=3, num_inference_steps=30)
     assert (headers["images"], headers["steps"]) == (3, 30)
     assert not {"images", "steps"} & _headers().keys()
+
+
+@pytest.mark.parametrize(
+    ("header", "images"),
+    [(7, 7), (None, 1), (0, 1), (-3, 1), ("7", 1), (7.5, 1), (10**30, 1), ([7], 1)],
+)
+def test_a_message_with_an_impossible_number_of_images_counts_as_one(
+    header: object, images: int
+) -> None:
+    assert images_of(json.dumps({"headers": {"images": header}})) == images
+    assert images_of("no message") == images_of("[]") == 1
 
 
 @pytest.mark.parametrize("strength", [0.01, 0.29, 0.5, 0.8, 1.0])

@@ -82,7 +82,7 @@ class _ShardMaker:
         self._plan_reader = PlanReader(message.run, message.destination)
         self._attempt = context.claims.attempt(tag)
         self._holder = (message.run, message.shard, self._attempt, context.claims.worker)
-        self._samples = 1  # those that are planned, as soon as the plan is read
+        self._samples = context.backlog.claim_of(tag).images  # until the plan is read
         self._missing_loras: Collection[str] = ()  # of the plan
         self._spooled_bytes = 0  # of the samples that the store is to take
         self._host_error: ImagefleetError | None = None

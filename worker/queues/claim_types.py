@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from imagefleet.shared.jobs.celery_message import images_of
+
 _TAG: Final = re.compile(r"[0-9]{1,15}\.[0-9]{1,15}")
 
 
@@ -20,6 +22,11 @@ class Claimed:
     """Name of the attempt that this claim makes. No other claim of the fleet ever has it."""
     too_long: bool = False
     """Whether the message was cut, because it is longer than this worker reads."""
+
+    @property
+    def images(self) -> int:
+        """How many images the message asks for, as its header says."""
+        return images_of(self.message)
 
 
 def attempt_name(worker: str, tag: str) -> str:
