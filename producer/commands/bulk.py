@@ -64,7 +64,11 @@ def status(client: Client, name: str | None, as_json: bool) -> None:
 @click.option("--timeout", type=SECONDS, help="Maximum seconds to wait, without a progress view.")
 @json_option("Print the last status as one JSON object, and no progress.")
 def wait(client: Client, name: str, timeout: float | None, as_json: bool) -> None:
-    """Show the progress of a run until it ends. The exit code is 1 if it does not succeed."""
+    """Show the progress of a run until it ends.
+
+    The exit code is 1 if it does not succeed, and 3 if it does and rows were rejected or images
+    failed.
+    """
     bulk_run = client.find_bulk(name)
     if timeout is not None:
         bulk_run.wait(timeout)

@@ -19,8 +19,9 @@ from imagefleet.shared.text.printable import counted
 MAX_LISTED_ROWS: Final = 20
 """Maximum rows that are printed one by one; files in the destination list all of them."""
 
-EXIT_REJECTED: Final = 3
-"""The exit code if all went well but rows were rejected."""
+EXIT_INCOMPLETE: Final = 3
+"""The exit code if all went well but the dataset lacks rows that were rejected, or images that
+failed."""
 
 
 def print_rejected(count: int, first: Iterable[Mapping[str, object]], listed_in: str) -> None:
@@ -50,16 +51,17 @@ def watch_run(bulk_run: BulkRun, *, as_json: bool) -> None:
         echo(f"  {text}", err=True)
     if last.state is not State.SUCCEEDED:
         sys.exit(1)
-    exit_saying_rejected(bulk_run, as_json=as_json)
+    exit_saying_what_lacks(bulk_run, last.failed_images, as_json=as_json)
 
 
-def exit_saying_rejected(bulk_run: BulkRun, *, as_json: bool) -> NoReturn:
-    """End this process with a code of its own, and a last line, if rows of the run were rejected:
-    its dataset lacks them."""
-    if not (rejected := bulk_run.plan.rejected):
+def exit_saying_what_lacks(bulk_run: BulkRun, failed_images: int, *, as_json: bool) -> NoReturn:
+    """End this process with a code of its own, and a last line, if the dataset of the run lacks
+    rows that were rejected, or images that failed."""
+    lacks = {"rejected row": bulk_run.plan.rejected, "failed image": failed_images}
+    if not (named := [counted(number, what) for what, number in lacks.items() if number > 0]):
         sys.exit(0)
-    echo(f"The dataset lacks {counted(rejected, 'rejected row')}.", err=as_json)
-    sys.exit(EXIT_REJECTED)
+    echo(f"The dataset lacks {' and '.join(named)}.", err=as_json)
+    sys.exit(EXIT_INCOMPLETE)
 
 
 def print_dry_run(found: DryRun, *, as_json: bool) -> NoReturn:
@@ -68,7 +70,7 @@ def print_dry_run(found: DryRun, *, as_json: bool) -> NoReturn:
     if found.refused:
         echo(f"The run would be refused: {found.refused}", err=True)
         sys.exit(1)
-    sys.exit(EXIT_REJECTED if found.rejected else 0)
+    sys.exit(EXIT_INCOMPLETE if found.rejected else 0)
 
 
 def _print_dry_run(found: DryRun, *, as_json: bool) -> None:

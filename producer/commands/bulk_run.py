@@ -11,7 +11,7 @@ from imagefleet.producer.bulk.run import DEFAULT_PRIORITY
 from imagefleet.producer.bulk.shard_sizes import DEFAULT_SHARD_SIZE
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.bulk_output import (
-    exit_saying_rejected,
+    exit_saying_what_lacks,
     print_dry_run,
     print_rejected,
     watch_run,
@@ -136,7 +136,7 @@ def run(
     or - for standard input, which needs --input-format.
 
     The same command resumes a run that has not finished. The exit code is 1 if the run does not
-    succeed, and 3 if it does and rows were rejected.
+    succeed, and 3 if it does and rows were rejected or images failed.
     """
     given = {name: value for name, value in options.items() if value is not None}
     given |= {"columns": _parse_columns(columns), "upload_files": True}
@@ -163,7 +163,7 @@ def run(
         return
     if as_json:
         echo_json(bulk_run.status().model_dump_json())
-    exit_saying_rejected(bulk_run, as_json=as_json)
+    exit_saying_what_lacks(bulk_run, 0, as_json=as_json)
 
 
 def _parse_columns(columns: tuple[str, ...]) -> dict[str, str]:

@@ -156,6 +156,18 @@ def test_a_file_of_prompts_becomes_a_verified_dataset(
     assert (data / "README.md").read_text().startswith("---\npretty_name:")
 
 
+def test_a_run_whose_dataset_lacks_a_failed_image_ends_with_a_code_of_its_own(
+    bulk: Bulk, tmp_path: Path
+) -> None:
+    table, data = tmp_path / "rows.csv", tmp_path / "data"
+    table.write_text("prompt,image\na star,http://127.0.0.1:1/a.png\na ring,\n")
+    done = bulk("run", table, data, "--num-images-per-prompt", 2)
+    assert done.returncode == 3, done.stderr
+    assert "2 of 4 images, 2 failed" in done.stdout
+    assert "row 0: invalid_input: image: 127.0.0.1: loopback" in done.stderr
+    assert done.stdout.splitlines()[-1] == "The dataset lacks 2 failed images."
+
+
 def test_a_run_with_too_many_rejected_rows_is_refused_and_leaves_no_plan(
     bulk: Bulk, prompts: Path, tmp_path: Path
 ) -> None:
