@@ -6,6 +6,12 @@ from typing import Final
 from tests.support.mark_long import EVERY, Long
 
 OF_GATEWAY: Final[Mapping[str, Sequence[Long]]] = {
+    "integration/gateway/test_batches.py": [
+        Long(
+            "test_a_cancelled_batch_has_the_images_of_an_unfinished_shard",
+            ["test_a_cancelled_batch_has_the_images_that_were_there"],
+        ),
+    ],
     "integration/gateway/test_document.py": [
         Long(
             "test_generated_requests_are_answered_as_the_document_says",

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.producer.bulk.sample_reader import read_metadata
 from imagefleet.producer.gateway.batches.run_order import BATCH_PREFIX
+from imagefleet.producer.gateway.batches.unfinished_shards import UnfinishedShards
 from imagefleet.producer.gateway.openai.errors import error_body
 from imagefleet.producer.gateway.problems import Problem
 from imagefleet.shared.bulk.commit_markers import read_marker
@@ -55,22 +56,30 @@ class BatchOutput:
     failed: int = 0
 
     def write(self) -> None:
-        """Write the lines of all planned requests, in the order of the shards."""
-        for shard in self.run.plan.shards:
-            self._write_shard(shard)
+        """Write the lines of all planned requests, in the order of the shards.
 
-    def _write_shard(self, shard: ShardPlan) -> None:
+        A request of an unfinished shard has its images if all of them are in checkpoints.
+        """
+        unfinished = UnfinishedShards(self.run)
+        for shard in self.run.plan.shards:
+            self._write_shard(shard, unfinished)
+
+    def _write_shard(self, shard: ShardPlan, unfinished: UnfinishedShards) -> None:
         run = self.run
         rows = run.plan.read_rows(shard, run.store.get(plan_key(shard.name), MAX_TEXT_BYTES))
         marker = read_marker(run.store, run.plan, shard)
-        samples: dict[int, list[dict[str, Any]]] = defaultdict(list)
         failures = {} if marker is None else {each.row: each for each in marker.failures}
-        if marker is not None:
-            lines = run.store.get(metadata_key(shard.name), MAX_TEXT_BYTES)
-            for document in read_metadata(lines):
-                samples[document["row"]].append(document)
+        if marker is None:
+            made = unfinished.store_images(shard)
+        else:
+            made = read_metadata(run.store.get(metadata_key(shard.name), MAX_TEXT_BYTES))
+        samples: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        for document in made:
+            samples[document["row"]].append(document)
         for row in rows:
-            if documents := samples.get(row.row):
+            documents = samples.get(row.row, [])
+            needed = 1 if marker is not None else len(run.plan.images_of(row))
+            if len(documents) >= needed:
                 self._write_images(shard, row, documents)
             elif failure := failures.get(row.row):
                 status = 400 if failure.code in _CALLERS_FAULT else 500

@@ -40,7 +40,7 @@ from imagefleet.shared.errors import InvalidRequest, PlanConflict, UnknownRun
 from imagefleet.shared.jobs.parameter_types import MAX_SEED
 
 _SHARD_SIZE: Final = 100
-"""Images that a batch may lose from sight when it is cancelled are those of unfinished shards."""
+"""A shard of a batch has at most so many images."""
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 

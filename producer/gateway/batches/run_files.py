@@ -1,10 +1,12 @@
 """List and find the files of the finished shards of a run. The calls block."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.producer.gateway.batches.unfinished_shards import read_unfinished
 from imagefleet.producer.gateway.files.tenant_files import parts_of
 from imagefleet.producer.gateway.problems import unknown
 from imagefleet.shared.bulk.commit_markers import read_marker
@@ -44,14 +46,13 @@ def find_file(run: BulkRun, key: str) -> RunFile:
     """Return a file of a run by its key. Raises Problem (404)."""
     media_type = _TYPES.get(key.rpartition(".")[2], ANY_TYPE)
     if key in _OF_RUN:
-        try:
-            content = run.store.get(key, MAX_TEXT_BYTES)
-        except KeyError:
-            raise unknown("file", key) from None
-        return RunFile(parts=iter([content]), sha256=None, size=len(content), media_type=media_type)
+        return _whole(key, lambda: run.store.get(key, MAX_TEXT_BYTES), media_type)
     name = key.partition("/")[0].partition(".")[0]
     for shard in run.plan.shards:
-        if shard.name == name and (marker := read_marker(run.store, run.plan, shard)):
+        if shard.name == name:
+            marker = read_marker(run.store, run.plan, shard)
+            if marker is None:
+                return _whole(key, partial(read_unfinished, run, shard, key), media_type)
             for file in marker.files:
                 if file.key == key:
                     return RunFile(
@@ -61,6 +62,15 @@ def find_file(run: BulkRun, key: str) -> RunFile:
                         media_type=media_type,
                     )
     raise unknown("file", key)
+
+
+def _whole(key: str, read: Callable[[], bytes], media_type: str) -> RunFile:
+    """Return a file that is read at once. Raises Problem (404)."""
+    try:
+        content = read()
+    except KeyError:
+        raise unknown("file", key) from None
+    return RunFile(parts=iter([content]), sha256=None, size=len(content), media_type=media_type)
 
 
 def list_files(run: BulkRun, after: str, limit: int) -> tuple[list[ShardFile], bool]:

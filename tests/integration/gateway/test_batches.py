@@ -1,5 +1,6 @@
 """Batches with OpenAI's client: outputs, errors by line, tenants, quotas, killed gateways."""
 
+import json
 from io import BytesIO
 
 import httpx
@@ -160,6 +161,41 @@ def test_a_cancelled_batch_has_the_images_that_were_there(
     assert output.keys() | errors.keys() == {f"{n}" for n in range(400)}
     assert {each["error"]["code"] for each in errors.values()} == {"batch_cancelled"}
     assert client.batches.cancel(made.id).status == "cancelled"
+
+
+def test_a_cancelled_batch_has_the_images_of_an_unfinished_shard(
+    start: StartWorker, producer: Client
+) -> None:
+    worker = start(IMAGEFLEET_MODEL="fake:seconds=0.3,capacity=4")
+    worker.await_log("ready after")
+    client = client_of(start_gateway(start))
+    bodies = [{"prompt": f"number {n}", "n": 1 + n % 2} for n in range(60)]  # 90 images, one shard
+    made = order(client, (line(f"{n}", body) for n, body in enumerate(bodies)))
+    until(lambda: (client.batches.retrieve(made.id).request_counts or made).completed > 8)  # type: ignore[union-attr]
+    seen = client.batches.cancel(made.id).request_counts
+    batch = end_of(client, made.id)
+    counts = batch.request_counts
+    assert counts is not None
+    assert seen is not None
+    assert 60 > counts.completed >= seen.completed - 4  # requests with a part of their images
+    output = lines_of(client, batch.output_file_id)
+    assert len(output) == counts.completed
+    assert len(lines_of(client, batch.error_file_id)) == counts.failed == 60 - counts.completed
+    for custom_id, each in output.items():
+        images = each["response"]["body"]["data"]
+        assert len(images) == 1 + int(custom_id) % 2
+        for image in images:
+            file = httpx.get(image["url"])  # without a key
+            assert (file.status_code, file.headers["content-type"]) == (200, "image/png")
+            written = json.loads(Image.open(BytesIO(file.content)).info["imagefleet"])
+            assert (written["prompt"], written["seed"]) == (f"number {custom_id}", image["seed"])
+    run = client.get(f"/runs/{batch.id}", cast_to=httpx.Response).json()["bulk_run"]
+    producer.find_bulk(run).resume(max_failures=None, priority=3)
+    assert producer.find_bulk(run).wait(timeout=900).state == "succeeded"
+    assert producer.find_bulk(run).verify().clean
+    for each in output.values():
+        for image in each["response"]["body"]["data"]:
+            assert httpx.get(image["url"]).status_code == 200
 
 
 def test_another_gateway_goes_on_with_the_batches_of_a_killed_one(
