@@ -19,6 +19,7 @@ from imagefleet.producer.gateway.web import health, image_files, me
 from imagefleet.producer.gateway.web.dialect import Dialect
 from imagefleet.producer.gateway.web.document import describe
 from imagefleet.producer.gateway.web.errors import handle_errors
+from imagefleet.producer.gateway.web.held_bytes import ByteBudget
 from imagefleet.producer.gateway.web.limit_body import BodyLimit, LimitBody
 from imagefleet.producer.gateway.web.request_log import RequestLog
 from imagefleet.producer.gateway.webui.dialect import WEBUI
@@ -64,7 +65,12 @@ def build_app(gateway: Gateway) -> FastAPI:
         max_bytes=settings.http_max_body_bytes, timeout_s=settings.http_body_timeout_s
     )
     of_files = file_routes.body_limit(settings.http_max_file_bytes, limit.timeout_s)
-    app.add_middleware(LimitBody, limit=limit, limit_of_path={file_routes.PATH: of_files})
+    app.add_middleware(
+        LimitBody,
+        budget=ByteBudget(settings.http_max_held_bytes),
+        limit=limit,
+        limit_of_path={file_routes.PATH: of_files},
+    )
     app.add_middleware(RequestLog)
     return app
 

@@ -63,6 +63,13 @@ class GatewaySettings(Settings):
         description="Largest body of a request; a larger one is answered with 413. Files have a "
         "limit of their own.",
     )
+    http_max_held_bytes: int = Field(
+        default=1_000_000_000,
+        ge=1_000_000,
+        description="Bytes of memory that this process has for large bodies and answers at the "
+        "same time. A request that finds none for two seconds is answered with 503, and may be "
+        "sent again. Small requests are always taken.",
+    )
     http_max_file_bytes: int = Field(
         default=200_000_000,
         ge=1_000,

@@ -16,6 +16,7 @@ from imagefleet.producer.gateway.web.heads import bound_heads
 from imagefleet.producer.gateway.web.metrics import WATCHED_JOBS, serve_metrics
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.process.http_server import HttpServer
+from imagefleet.shared.process.malloc import return_large_buffers
 
 log = logging.getLogger("imagefleet.http")
 
@@ -24,6 +25,8 @@ END_WITHIN_S: Final = 2
 _KEEP_ALIVE_S: Final = 75
 """Longer than load balancers keep idle connections, so that none sends into a closed one."""
 _BACKLOG: Final = 2_048
+_RETURNED_BYTES: Final = 1 << 18
+"""Buffers of images, and of bodies and answers with images, are returned to the system."""
 
 
 def serve(settings: GatewaySettings, host: str, port: int, on_ready: Callable[[int], None]) -> None:
@@ -37,6 +40,7 @@ def serve(settings: GatewaySettings, host: str, port: int, on_ready: Callable[[i
         ConfigurationError: the address cannot be listened on.
         BrokerUnavailable: Redis does not answer.
     """
+    return_large_buffers(_RETURNED_BYTES)
     local = is_loopback(f"[{host}]" if ":" in host else host)
     require_keys = settings.http_require_keys
     if require_keys is None:

@@ -40,8 +40,13 @@ class GatewayFleet:
     producer: Client
     guarded_url: str
     """The gateway at this address asks for keys."""
-    open_url: str
-    """The gateway at this address asks for none."""
+    open_gateway: GatewayProcess
+    """It asks for none."""
+
+    @property
+    def open_url(self) -> str:
+        """The address of the gateway that asks for no keys."""
+        return self.open_gateway.url
 
 
 @contextmanager
@@ -66,4 +71,4 @@ def fleet_with_gateways(folder: Path, redis_url: str, **settings: str) -> Iterat
         guarded = start_gateway(start, IMAGEFLEET_HTTP_REQUIRE_KEYS="true")
         open_gateway = start_gateway(start)
         producer = stack.enter_context(Client(redis_url, namespace=namespace))
-        yield GatewayFleet(producer=producer, guarded_url=guarded.url, open_url=open_gateway.url)
+        yield GatewayFleet(producer=producer, guarded_url=guarded.url, open_gateway=open_gateway)

@@ -6,7 +6,7 @@ import sys
 _SCRIPT = """
 import gc, sys, threading
 from pathlib import Path
-from imagefleet.worker.process.malloc import return_large_buffers
+from imagefleet.shared.process.malloc import return_large_buffers
 
 def rss_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 1_000_000

@@ -17,13 +17,13 @@ import redis
 from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.failed_attempts import DEVICES_FAILED, WORKER_DIED
+from imagefleet.shared.process.malloc import return_large_buffers
 from imagefleet.shared.storage import place_of
 from imagefleet.shared.text.printable import mask_url
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.jobs.attempt import attempts_in, offer_of
 from imagefleet.worker.process.exit_codes import ExitCode
-from imagefleet.worker.process.malloc import return_large_buffers
 from imagefleet.worker.process.preemption import watch_for_notice
 from imagefleet.worker.process.status_server import StatusServer
 from imagefleet.worker.process.tracing import start_tracing

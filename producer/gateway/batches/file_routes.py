@@ -49,7 +49,9 @@ def body_limit(max_file_bytes: int, timeout_s: float) -> BodyLimit:
     Args:
         timeout_s: seconds within which another body must have come.
     """
-    return BodyLimit(max_bytes=max_file_bytes + _FORM_BYTES, timeout_s=timeout_s * _SLOWER)
+    return BodyLimit(
+        max_bytes=max_file_bytes + _FORM_BYTES, timeout_s=timeout_s * _SLOWER, copies=0
+    )
 
 
 @router.post("", responses=UPLOAD_ANSWERS, openapi_extra=FORM)

@@ -1,6 +1,5 @@
 """Order, read and cancel batches and runs for requests."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +15,9 @@ from imagefleet.producer.gateway.batches.run_order import (
 )
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.problems import Problem
+from imagefleet.producer.gateway.web.bodies import off_loop
 from imagefleet.producer.gateway.web.callers import gateway_of
+from imagefleet.producer.gateway.web.long_texts import digest_of
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun, UnreadableRecord
 
@@ -57,7 +58,7 @@ class CallerOrders:
         Raises Problem, BrokerUnavailable.
         """
         repeats = self.gateway.repeats
-        content = json.dumps(fields, sort_keys=True).encode()
+        content = await off_loop(request, digest_of, fields)
         job = await repeats.job_of(self.caller, request.url.path, content, request.headers)
         request.state.job = job.name
         order = await self.gateway.store_threads.run(order_of, job.name)

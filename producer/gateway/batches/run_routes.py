@@ -38,7 +38,7 @@ from imagefleet.producer.gateway.batches.run_order import RUN_PREFIX, OrderRecor
 from imagefleet.producer.gateway.batches.run_shapes import run_body
 from imagefleet.producer.gateway.files.stored_file import OPENAI_PREFIX
 from imagefleet.producer.gateway.problems import Problem, unknown, wrong_field
-from imagefleet.producer.gateway.web.bodies import check_fields, read_json
+from imagefleet.producer.gateway.web.bodies import check_fields, off_loop, read_json
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.events import event, event_stream
 
@@ -57,7 +57,7 @@ _WATCH_S: Final = 1.0
 async def create_run(request: Request, caller: Submitter) -> dict[str, Any]:
     """Make a dataset of rows. It is answered at once."""
     fields, orders = await read_json(request), _of(request, caller)
-    asked = check_fields(RunRequest, fields)
+    asked = await off_loop(request, check_fields, RunRequest, fields)
     if (asked.rows is None) == (asked.input_file_id is None):
         raise wrong_field("rows", asked.input_file_id, "or input_file_id must be given, not both")
     gateway = orders.gateway

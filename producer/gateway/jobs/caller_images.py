@@ -24,6 +24,10 @@ _LIMIT: Final = (
     "must be an http(s) address, a data: URL with base64, a signed address of this gateway, or the "
     "id of a file"
 )
+_PADDING: Final = 2
+"""So many `=` may stand at the end of base64."""
+_PART: Final = 1 << 20
+"""So many letters, a multiple of 4, are decoded while the interpreter's lock is held."""
 _FILE: Final = re.compile(
     rf"(https?://[^\s?#]+/v1/files/)?(({OPENAI_PREFIX}|{REPLICATE_PREFIX})[A-Za-z0-9]+)"
 )
@@ -76,7 +80,10 @@ def decode_base64(field: str, text: str) -> bytes:
     if len(text) > MAX_INPUT_BYTES * 4 // 3 + 4:
         limit = f"must have at most {MAX_INPUT_BYTES:,} bytes"
         raise wrong_field(field, f"{len(text):,} letters", limit)
+    if "=" in text[:-_PADDING]:
+        raise wrong_field(field, text[:80], "must be base64")
+    parts = (text[at : at + _PART] for at in range(0, len(text), _PART))
     try:
-        return base64.b64decode(text, validate=True)
+        return b"".join(base64.b64decode(part, validate=True) for part in parts)
     except (binascii.Error, ValueError):
         raise wrong_field(field, text[:80], "must be base64") from None

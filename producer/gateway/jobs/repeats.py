@@ -61,7 +61,7 @@ class Repeats:
         """Return the job of a request, which is submitted already if the request is repeated.
 
         Args:
-            content: what is equal for equal requests.
+            content: what is equal for equal requests. An `Idempotency-Key` stands for it.
 
         Raises Problem for a wrong header.
         """

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from imagefleet.producer.bulk.row_cells import converted
 from imagefleet.producer.gateway.jobs.caller_images import decode_data_url
 from imagefleet.producer.gateway.problems import wrong_field
-from imagefleet.producer.gateway.web.bodies import Form, read_form, read_json
+from imagefleet.producer.gateway.web.bodies import Form, off_loop, read_form, read_json
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 
 _FILES: Final = ("image", "mask")
@@ -21,7 +21,7 @@ async def read_edit(request: Request) -> tuple[dict[str, Any], dict[str, str | b
     """
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         return _edit(*_from_form(await read_form(request)))
-    return edit_of_json(await read_json(request))
+    return await off_loop(request, edit_of_json, await read_json(request))
 
 
 def edit_of_json(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | bytes]]:

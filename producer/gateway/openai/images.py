@@ -1,8 +1,8 @@
 """Routes of the OpenAI Images API: https://platform.openai.com/docs/api-reference/images."""
 
 import hashlib
-import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
@@ -22,10 +22,12 @@ from imagefleet.producer.gateway.openai.images_document import (
 )
 from imagefleet.producer.gateway.openai.images_request import ImagesRequest
 from imagefleet.producer.gateway.openai.images_response import ImagesAnswer
-from imagefleet.producer.gateway.web.bodies import read_json
+from imagefleet.producer.gateway.web.bodies import off_loop, read_json
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.connected import while_connected
 from imagefleet.producer.gateway.web.events import event_stream
+from imagefleet.producer.gateway.web.held_bytes import held_bytes
+from imagefleet.producer.gateway.web.long_texts import digest_of
 from imagefleet.producer.gateway.web.request_log import JOB_HEADER
 from imagefleet.shared.errors import JobCancelled, JobFailed
 
@@ -43,31 +45,43 @@ async def show_methods() -> Response:
 @router.post("/generations", responses=ANSWERS, openapi_extra=images_body())
 async def create_image(request: Request, caller: Submitter) -> Response:
     """Generate images of a prompt, and answer when they are there."""
-    return await _answer(request, caller, "image_generation", await read_json(request), {})
+    order = await _submit(request, caller, "image_generation", await read_json(request), {})
+    return await _answer(request, caller, order)
 
 
 @router.post("/edits", responses=ANSWERS, openapi_extra=edits_body())
 async def edit_image(request: Request, caller: Submitter) -> Response:
     """Generate images that start from an image. With a mask only its transparent part changes."""
-    return await _answer(request, caller, "image_edit", *await read_edit(request))
+    order = await _submit(request, caller, "image_edit", *await read_edit(request))
+    return await _answer(request, caller, order)
 
 
-async def _answer(
+@dataclass(frozen=True, kw_only=True)
+class _Order:
+    """A job that was submitted, and how it is answered. It holds nothing of the body."""
+
+    job: RequestJob
+    answer: ImagesAnswer
+    streams: bool
+
+
+async def _submit(
     request: Request,
     caller: Caller,
     kind: str,
     fields: Mapping[str, Any],
     images: dict[str, str | bytes],
-) -> Response:
+) -> _Order:
     gateway = gateway_of(request)
     asked = ImagesRequest.parse(fields)
     parameters = asked.parameters(gateway.settings.model_aliases)
-    content = _digest(fields, images)
+    content = await off_loop(request, _digest, fields, images)
     if isinstance(mask := images.get("mask_image"), bytes):
         images["mask_image"] = await gateway.decoding.run(transparent_part, mask)
     job = await gateway.repeats.job_of(caller, request.url.path, content, request.headers)
     request.state.job = job.name
     await gateway.jobs.submit(caller, {**parameters, **images}, name=job.name)
+    held_bytes(request).release()
     answer = ImagesAnswer(
         images=gateway.images,
         name=job.name,
@@ -76,7 +90,12 @@ async def _answer(
         kind=kind,
         partial_images=asked.partial_images or 0,
     )
-    if asked.stream:
+    return _Order(job=job, answer=answer, streams=bool(asked.stream))
+
+
+async def _answer(request: Request, caller: Caller, order: _Order) -> Response:
+    gateway, job, answer = gateway_of(request), order.job, order.answer
+    if order.streams:
         return event_stream(_stream(gateway, caller, job, answer))
     body = await while_connected(request, _wait(gateway, caller, job, answer))
     return JSONResponse(body, headers={JOB_HEADER: job.name})
@@ -105,9 +124,8 @@ async def _stream(
 
 def _digest(fields: Mapping[str, Any], images: Mapping[str, str | bytes]) -> bytes:
     """Return what is equal for equal requests. The text of a form differs in its boundaries."""
-    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    digest = hashlib.sha256(digest_of(fields))
     for name, image in sorted(images.items()):
-        content = image.encode() if isinstance(image, str) else image
-        digest.update(f"\n{name}\n{len(content)}\n".encode())
-        digest.update(content)
+        own = digest_of(image) if isinstance(image, str) else hashlib.sha256(image).digest()
+        digest.update(f"\n{name}\n".encode() + own)
     return digest.digest()

@@ -1,6 +1,5 @@
 """Routes of predictions in Replicate's shape: https://replicate.com/docs/reference/http."""
 
-import json
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
@@ -28,6 +27,7 @@ from imagefleet.producer.gateway.problems import STOPPING, Problem
 from imagefleet.producer.gateway.web.bodies import read_json
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.connected import while_connected
+from imagefleet.producer.gateway.web.held_bytes import held_bytes
 from imagefleet.shared.jobs.model import new_job_id
 from imagefleet.shared.jobs.status import JobStatus
 
@@ -110,12 +110,25 @@ async def _create(
     request: Request, caller: Caller, *, model: str | None = None, name: str | None = None
 ) -> Response:
     gateway, wait = gateway_of(request), wait_s(request.headers)
-    cancel_after = cancel_after_s(request.headers)
-    body = await read_json(request)
+    name = await _submit(request, caller, await read_json(request), model=model, name=name)
+    held_bytes(request).release()
+    status = await while_connected(request, _await(gateway, caller, name, wait))
+    answer = shown(gateway, base_url(request), caller, status)
+    if wait and not status.done:
+        answer["status"] = "starting"  # the clients of Replicate read any other as an end
+    headers = {"location": url_of(base_url(request), name)}
+    return JSONResponse(answer, 201, headers)
+
+
+async def _submit(
+    request: Request, caller: Caller, body: dict[str, Any], *, model: str | None, name: str | None
+) -> str:
+    """Submit the job that a body asks for, and return its id."""
+    gateway, cancel_after = gateway_of(request), cancel_after_s(request.headers)
     asked = PredictionRequest.parse(body)
     offers = await gateway.threads.run(gateway.client.offers)
     models = FleetModels(offers=offers, aliases=gateway.settings.model_aliases)
-    name = name or await _name_of(request, caller, body)
+    name = name or await _name_of(request, caller)
     request.state.job = name
     new = NewPrediction(
         name=name,
@@ -125,21 +138,15 @@ async def _create(
         cancel_after_s=cancel_after,
     )
     await create(gateway, caller, new)
-    status = await while_connected(request, _await(gateway, caller, name, wait))
-    answer = shown(gateway, base_url(request), caller, status)
-    if wait and not status.done:
-        answer["status"] = "starting"  # the clients of Replicate read any other as an end
-    headers = {"location": url_of(base_url(request), name)}
-    return JSONResponse(answer, 201, headers)
+    return name
 
 
-async def _name_of(request: Request, caller: Caller, body: dict[str, Any]) -> str:
+async def _name_of(request: Request, caller: Caller) -> str:
     """Return the id of a new prediction, or that of a repeated request."""
     if "idempotency-key" not in request.headers:
         return new_job_id()
-    content = json.dumps(body, sort_keys=True).encode()
     repeats = gateway_of(request).repeats
-    return (await repeats.job_of(caller, request.url.path, content, request.headers)).name
+    return (await repeats.job_of(caller, request.url.path, b"", request.headers)).name
 
 
 async def _await(gateway: Gateway, caller: Caller, name: str, wait: int) -> JobStatus:

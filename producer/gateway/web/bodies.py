@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -12,6 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from imagefleet.producer.gateway.problems import Problem, wrong_field
+from imagefleet.producer.gateway.web.callers import gateway_of
+from imagefleet.producer.gateway.web.held_bytes import held_bytes
+from imagefleet.producer.gateway.web.long_texts import cut_long_texts, put_in
 from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
 from imagefleet.shared.text.printable import printable
 
@@ -19,8 +22,13 @@ _MAX_FILES: Final = 17
 _MAX_FIELDS: Final = 100
 _MAX_FIELD_BYTES: Final = 1_000_000
 _MAX_VALUES: Final = 100_000
+_MAX_DEPTH: Final = 100
 _SEPARATORS: Final = (b",", b"[", b"{")
+_COPIES_OF_WIDE_LETTERS: Final = 6
+"""Python keeps each letter of a text in 4 bytes if one of them is as rare as an emoji. Such JSON is
+held as the text and as the values in it, beside the copies that each body has."""
 
+T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -34,13 +42,36 @@ async def read_json(request: Request) -> dict[str, Any]:
         message = f"Content-Type={kind!r}: must be application/json"
         raise Problem(415, "unsupported_media_type", message)
     try:
-        parsed = parse_json(await request.body())
+        parsed = await _parse_body(request)
     except (ValueError, RecursionError) as error:
         message = f"the body is no JSON: {str(error)[:200]}"
         raise Problem(400, "invalid_json", message) from None
     if not isinstance(parsed, dict):
         raise Problem(400, "invalid_json", "the body must be a JSON object")
     return parsed
+
+
+async def _parse_body(request: Request) -> Any:
+    """Return what the JSON in the body holds. Raises ValueError, RecursionError, Problem.
+
+    Nothing keeps the body, so its memory is free afterwards.
+    """
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+    short, texts = await off_loop(request, cut_long_texts, content)
+    del content
+    if held_bytes(request).count and not short.isascii():
+        await held_bytes(request).take(len(short) * _COPIES_OF_WIDE_LETTERS)
+    return put_in(await off_loop(request, parse_json, short), texts)
+
+
+async def off_loop(request: Request, function: Callable[..., T], *args: object) -> T:
+    """Return what a function makes of the body of a request: of a large one in a thread, so that
+    other requests go on."""
+    if not held_bytes(request).count:
+        return function(*args)
+    return await gateway_of(request).decoding.run(function, *args)
 
 
 def parse_json(content: bytes) -> Any:
@@ -53,6 +84,8 @@ def parse_json(content: bytes) -> Any:
     parsed = json.loads(
         content, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_names
     )
+    if sum(map(content.count, _SEPARATORS[1:])) > _MAX_DEPTH:
+        _refuse_depth(parsed)
     if b"\\u" in content:
         json.dumps(parsed, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
     return parsed
@@ -65,6 +98,23 @@ def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         [(repeated, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"{printable(repeated, 80)!r} stands in it twice")
     return fields
+
+
+def _refuse_depth(value: Any) -> None:
+    """Raise ValueError for what functions that call themselves cannot go through."""
+    level: list[Any] = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [inner for each in level for inner in _inside(each) if _inside(inner)]
+        if not level:
+            return
+    raise ValueError(f"its lists and objects are more than {_MAX_DEPTH} deep")
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """Return the values in a list or an object."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _refuse_constant(text: str) -> NoReturn:

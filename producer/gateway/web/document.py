@@ -29,7 +29,7 @@ _ABOUT: Final = {
     415: "The body has another media type, or is compressed.",
     429: "The rate or the quota of the key is used up, or the fleet's queue is full.",
     500: "The job failed.",
-    503: "Redis or the store does not answer, or the gateway ends.",
+    503: "Redis or the store does not answer, the gateway ends, or it has no memory left now.",
     504: "The job did not end in time; it goes on.",
 }
 _SECURITY: Final = {

@@ -50,6 +50,11 @@ REFUSED: Final = Counter(
 OPEN_STREAMS: Final = Gauge(
     "imagefleet_http_open_streams", "Event streams that are open.", registry=_REGISTRY
 )
+HELD_BYTES: Final = Gauge(
+    "imagefleet_http_held_bytes",
+    "Memory that requests have taken for large bodies and answers.",
+    registry=_REGISTRY,
+)
 WATCHED_JOBS: Final = Gauge(
     "imagefleet_http_watched_jobs", "Jobs that requests wait for.", registry=_REGISTRY
 )

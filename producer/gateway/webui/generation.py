@@ -1,7 +1,7 @@
 """Routes that make images, one job for each request."""
 
-import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
@@ -15,6 +15,7 @@ from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.producer.gateway.web.bodies import read_json
 from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
 from imagefleet.producer.gateway.web.connected import while_connected
+from imagefleet.producer.gateway.web.held_bytes import held_bytes
 from imagefleet.producer.gateway.web.request_log import JOB_HEADER
 from imagefleet.producer.gateway.webui.chosen_model import chosen_model
 from imagefleet.producer.gateway.webui.document import (
@@ -38,31 +39,43 @@ _REPEATABLE: Final = "idempotency-key"
 @router.post("/txt2img", responses=GENERATION_ANSWERS, openapi_extra=txt2img_body())
 async def txt2img(request: Request, caller: Submitter) -> Response:
     """Generate images of a prompt, and answer when they are there."""
-    return await _generate(request, caller, await read_json(request), None)
+    asked, name = await _submit(request, caller, await read_json(request), has_image=False)
+    return await _answer(request, caller, asked, name)
 
 
 @router.post("/img2img", responses=GENERATION_ANSWERS, openapi_extra=img2img_body())
 async def img2img(request: Request, caller: Submitter) -> Response:
     """Generate images that start from an image. With a mask only its white part changes."""
-    fields = await read_json(request)
-    return await _generate(request, caller, fields, StartImages.take(fields))
+    asked, name = await _submit(request, caller, await read_json(request), has_image=True)
+    return await _answer(request, caller, asked, name)
 
 
-async def _generate(
-    request: Request, caller: Caller, fields: Mapping[str, Any], start: StartImages | None
-) -> Response:
+async def _submit(
+    request: Request, caller: Caller, fields: dict[str, Any], *, has_image: bool
+) -> tuple[GenerationRequest, str]:
+    """Submit the job that a body asks for. Return its id, and what its answer shows: nothing that
+    is large."""
     gateway = gateway_of(request)
+    start = StartImages.take(fields) if has_image else None
     asked = GenerationRequest.parse(fields, has_image=start is not None)
     parameters = await _with_model(gateway, caller, asked.parameters)
     if start is not None:
         parameters |= await gateway.decoding.run(start.parameters)
-    name = request.state.job = await _name(request, caller, fields)
+    name = request.state.job = await _name(request, caller)
     try:
         await gateway.jobs.submit(caller, parameters, name=name)
     except InvalidRequest as error:
         field = asked.names.get(error.field, error.field)
         raise wrong_field(field, error.value, error.limit) from None
     await OpenJobs(gateway, caller).add(name)
+    held_bytes(request).release()
+    return replace(asked, parameters={}), name
+
+
+async def _answer(
+    request: Request, caller: Caller, asked: GenerationRequest, name: str
+) -> Response:
+    gateway = gateway_of(request)
     body = await while_connected(request, _wait(gateway, caller, name, asked))
     return JSONResponse(body, headers={JOB_HEADER: name})
 
@@ -81,16 +94,13 @@ async def _with_model(gateway: Gateway, caller: Caller, given: Mapping[str, Any]
     return parameters
 
 
-async def _name(request: Request, caller: Caller, fields: Mapping[str, Any]) -> str:
+async def _name(request: Request, caller: Caller) -> str:
     """Return the id of the job. Clients of this API repeat no requests, and send equal ones to get
     other images; so only an `Idempotency-Key` makes two requests one job."""
     if _REPEATABLE not in request.headers:
         return new_job_id()
-    content = json.dumps(fields, sort_keys=True).encode()
-    job = await gateway_of(request).repeats.job_of(
-        caller, request.url.path, content, request.headers
-    )
-    return job.name
+    repeats = gateway_of(request).repeats
+    return (await repeats.job_of(caller, request.url.path, b"", request.headers)).name
 
 
 async def _wait(

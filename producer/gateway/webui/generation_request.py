@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from imagefleet.producer.bulk.foreign_rows import SCHEDULE, translated
 from imagefleet.producer.bulk.notes import Notes
+from imagefleet.producer.gateway.jobs.caller_images import INPUT_FIELDS
 from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.shared.jobs.foreign_names import FOREIGN_NAMES
 from imagefleet.shared.jobs.parameter_types import MAX_PROMPT_CHARACTERS
@@ -37,14 +38,14 @@ class GenerationRequest:
     names: Mapping[str, str]
     """It holds the names that the request has for them, by ours."""
     echo: Mapping[str, Any]
-    """The answer shows these fields of the request."""
+    """The answer shows these fields of the request, and no images."""
     sends_images: bool
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any], *, has_image: bool) -> Self:
         """Translate the fields of a request, without those of its images. Raises Problem."""
         given = {name: value for name, value in fields.items() if name not in _CHANGES_NOTHING}
-        echo = dict(given)
+        echo = {name: value for name, value in given.items() if name not in INPUT_FIELDS}
         sends_images = given.pop("send_images", True) is not False
         if not has_image:  # there, it belongs to the second pass
             given.pop("denoising_strength", None)

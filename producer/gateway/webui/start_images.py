@@ -20,8 +20,9 @@ _OF_MASKS: Final = (
 class StartImages:
     """A job starts from these images."""
 
-    image: str | bytes
-    mask: bytes | None
+    image: str
+    """It is base64, a `data:` URL or an address, as `mask` is. `parameters` decodes them."""
+    mask: str | None
     inverts_mask: bool
 
     @classmethod
@@ -32,27 +33,31 @@ class StartImages:
         if not isinstance(images, list) or len(images) != 1:
             count = len(images) if isinstance(images, list) else images
             raise wrong_field("init_images", count, "must be a list of one image in base64")
-        image = _content("init_images", images[0])
+        image = _text("init_images", images[0])
         if not mask:
             return cls(image=image, mask=None, inverts_mask=False)
-        if not isinstance(content := _content("mask", mask), bytes):
-            raise wrong_field("mask", mask, "must be an image in base64")
+        text = _text("mask", mask)
         _check_details(details)
-        inverts = details["inpainting_mask_invert"] in (1, True)
-        return cls(image=image, mask=content, inverts_mask=inverts)
+        return cls(image=image, mask=text, inverts_mask=details["inpainting_mask_invert"] == 1)
 
     def parameters(self) -> dict[str, str | bytes]:
-        """Return the parameters of the job. It decodes the mask. Raises Problem."""
+        """Return the parameters of the job. It decodes base64 and the mask. Raises Problem."""
+        image = _content("init_images", self.image)
         if self.mask is None:
-            return {"image": self.image}
-        mask = white_part(self.mask, invert=self.inverts_mask)
-        return {"image": self.image, "mask_image": mask}
+            return {"image": image}
+        if not isinstance(content := _content("mask", self.mask), bytes):
+            raise wrong_field("mask", self.mask, "must be an image in base64")
+        return {"image": image, "mask_image": white_part(content, invert=self.inverts_mask)}
 
 
-def _content(field: str, text: object) -> str | bytes:
-    """Return the file that the web UI would read; an address as it is."""
+def _text(field: str, text: object) -> str:
     if not isinstance(text, str):
         raise wrong_field(field, text, "must be a text in base64")
+    return text
+
+
+def _content(field: str, text: str) -> str | bytes:
+    """Return the file that the web UI would read; an address as it is."""
     if text.startswith(("http://", "https://")):
         return text
     return decode_data_url(field, text) if text.startswith("data:") else decode_base64(field, text)
