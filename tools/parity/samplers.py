@@ -37,7 +37,7 @@ from diffusers.schedulers import (
 )
 
 from tools.parity.checkpoints import Tensors
-from tools.parity.scheduler_configs import CONFIGS
+from tools.parity.scheduler_configs import BETA_SCHEDULES, CONFIGS
 
 SAMPLERS = {
     "ddim": DDIMScheduler,
@@ -107,6 +107,8 @@ def cases() -> Iterator[tuple[str, str, str, int, int, str]]:
         ("euler", "dpmsolver++"), predictions, spacings, (6,), (0, 2), both
     )
     yield "lcm", "epsilon", "leading", 4, 0, "linear"
+    for skipped, config in itertools.product((0, 9), ("distilled_100", "distilled_100_cosine")):
+        yield "lcm", "v_prediction", "leading", 30, skipped, config
     yield from cases_of_solvers()
 
 
@@ -151,14 +153,19 @@ def sampler_runs() -> Tensors:
     """Return the samples after every call of the model, by the case joined by `|`; and the inputs.
 
     The inputs are the noise at the start, the noise of every step, and the clean sample from which
-    the cases with skipped steps start.
+    the cases with skipped steps start. `alphas_cumprod` has a row for each of `BETA_SCHEDULES`.
     """
     generator = torch.Generator().manual_seed(3)
     start = torch.randn(1, 4, 4, 4, generator=generator)
     clean = torch.randn(1, 4, 4, 4, generator=generator)
     fresh = torch.randn(51, 1, 4, 4, 4, generator=generator)
     runs = {"|".join(map(str, case)): run(*case, start, clean, fresh) for case in cases()}
-    return runs | {"start": start, "clean": clean, "fresh": fresh}
+    schedules = [
+        LCMScheduler(beta_schedule=name, beta_start=first, beta_end=last).alphas_cumprod
+        for name, first, last in BETA_SCHEDULES
+    ]
+    inputs = {"start": start, "clean": clean, "fresh": fresh}
+    return runs | inputs | {"alphas_cumprod": torch.stack(schedules)}
 
 
 def run(

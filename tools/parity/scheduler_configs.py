@@ -2,6 +2,13 @@
 
 from typing import Any, Final
 
+BETA_SCHEDULES: Final = (
+    ("linear", 0.0001, 0.02),
+    ("linear", 0.00085, 0.012),
+    ("scaled_linear", 0.00085, 0.012),
+    ("squaredcos_cap_v2", 0.0001, 0.02),
+)
+"""The curve, first and last beta of the schedules whose cumulative alphas are compared."""
 SD: Final = {
     "beta_schedule": "scaled_linear",
     "beta_start": 0.00085,
@@ -31,6 +38,11 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
     "beta_to_the_end": {**SIGMA_MIN, "use_beta_sigmas": True, "lower_order_final": False},
     "not_lower_at_last": {**SIGMA_MIN, "lower_order_final": False},
     "euler_at_last": {**SIGMA_MIN, "lower_order_final": False, "euler_at_final": True},
+    "distilled_100": {**SD, "original_inference_steps": 100},
+    "distilled_100_cosine": {
+        "beta_schedule": "squaredcos_cap_v2",
+        "original_inference_steps": 100,
+    },
     "first_order": {**SD, "solver_order": 1},
     "heun": {**SD, "solver_type": "heun"},
     "sde": SDE,

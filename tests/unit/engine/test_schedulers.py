@@ -13,10 +13,11 @@ from imagefleet.worker.engine.schedulers import coefficients, registry
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER, worst
-from tools.parity.scheduler_configs import CONFIGS, SD
+from tools.parity.scheduler_configs import BETA_SCHEDULES, CONFIGS, SD
 
 RUNS: Final = load_file(FOLDER / "samplers.safetensors")
 START, CLEAN, FRESH = (RUNS.pop(name) for name in ("start", "clean", "fresh"))
+ALPHAS_CUMPROD: Final = RUNS.pop("alphas_cumprod")
 CLASSES: Final = {
     "ddim": "DDIMScheduler",
     "pndm": "PNDMScheduler",
@@ -231,9 +232,18 @@ def test_lcm_timesteps_still_decrease_with_more_steps_than_in_distillation() -> 
 
 
 def test_trained_betas_replace_the_beta_schedule() -> None:
-    betas = np.linspace(1e-4, 0.02, 1000, dtype=np.float32).tolist()
-    listed = _read({"trained_betas": betas})
-    np.testing.assert_array_equal(listed.alphas_cumprod, _read({}).alphas_cumprod)
+    betas = np.linspace(1e-3, 0.03, 1000, dtype=np.float32)
+    listed = _read({"trained_betas": betas.tolist()})
+    product = np.cumprod(1 - betas.astype(np.float64))
+    np.testing.assert_allclose(listed.alphas_cumprod, product, rtol=1e-5)
+
+
+@pytest.mark.parametrize("row", range(len(BETA_SCHEDULES)), ids=[str(b) for b in BETA_SCHEDULES])
+def test_the_cumulative_alphas_are_those_of_torch_bit_for_bit(row: int) -> None:
+    """One unit in the last place is 1e-4 of the noise at the first timesteps."""
+    curve, first, last = BETA_SCHEDULES[row]
+    ours = _read({"beta_schedule": curve, "beta_start": first, "beta_end": last})
+    np.testing.assert_array_equal(ours.alphas_cumprod, ALPHAS_CUMPROD[row])
 
 
 @pytest.mark.parametrize("spacing", ["leading", "trailing", "linspace"])

@@ -202,7 +202,11 @@ class NoiseSchedule:
 
     @cached_property
     def alphas_cumprod(self) -> NDArray[np.float32]:
-        """Return the signal's share of variance at each training timestep; float32 as in torch."""
+        """Return the signal's share of variance at each training timestep.
+
+        They are float32 and rounded as in torch. At the first timesteps they are nearly 1, so that
+        an error of one unit in the last place changes the noise there by 1e-4 of it.
+        """
         return (
             _zero_terminal_snr(self._unscaled_alphas_cumprod)
             if self.rescale_betas_zero_snr
@@ -217,7 +221,8 @@ class NoiseSchedule:
         else:
             count, first, last = self.num_train_timesteps, self.beta_start, self.beta_end
             betas = _BETAS[self.beta_schedule](first, last, count).astype(np.float32)
-        return np.cumprod(np.float32(1) - betas, dtype=np.float32)
+        # torch multiplies in float64 and rounds each product.
+        return np.cumprod(np.float32(1) - betas, dtype=np.float64).astype(np.float32)
 
     def timesteps(self, steps: int, default_spacing: str) -> NDArray[np.int64]:
         """Return the timesteps of `steps` steps, the noisiest first (Lin et al. 2023, table 2)."""
@@ -269,12 +274,17 @@ def _zero_terminal_snr(alphas_cumprod: NDArray[np.float32]) -> NDArray[np.float3
 
 
 def _linear(first: float, last: float, count: int) -> NDArray[np.float32]:
-    return np.linspace(first, last, count, dtype=np.float32)
+    """Return what `torch.linspace` makes: a float32 step from the nearer end, rounded once."""
+    start, end = np.float32(first), np.float32(last)
+    step = float((end - start) / np.float32(max(1, count - 1)))
+    index = np.arange(count)
+    from_start, from_end = float(start) + step * index, float(end) - step * (count - 1 - index)
+    return np.where(index < max(1, count // 2), from_start, from_end).astype(np.float32)
 
 
 def _scaled_linear(first: float, last: float, count: int) -> NDArray[np.float32]:
     """Return betas that are linear in the square root, as latent diffusion uses them."""
-    return np.linspace(first**0.5, last**0.5, count, dtype=np.float32) ** 2
+    return _linear(first**0.5, last**0.5, count) ** 2
 
 
 def _squared_cosine(_first: float, _last: float, count: int) -> Floats:
