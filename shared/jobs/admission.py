@@ -6,7 +6,7 @@ Producers check before they submit, and workers before they start a job that cam
 from typing import Any, Final
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs.foreign_names import scheduler_hint
+from imagefleet.shared.jobs.foreign_names import scheduler_called, scheduler_hint
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.parameter import Parameter
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, is_used
@@ -49,10 +49,7 @@ def admit(
             f"the model {offer.model} does not serve this shape; it serves {shapes}",
         )
     if request.scheduler is not None and request.scheduler not in offer.schedulers:
-        known = ", ".join(offer.schedulers)
-        limit = f"is not offered by the model {offer.model}; it offers {known}"
-        limit = scheduler_hint(request.scheduler) + limit
-        raise InvalidRequest("scheduler", request.scheduler, limit)
+        raise InvalidRequest("scheduler", request.scheduler, _not_offered(request.scheduler, offer))
     for name, _ in request.loras:
         if name not in offer.loras:
             known = ", ".join(sorted(offer.loras)) or "none"
@@ -66,6 +63,16 @@ def admit(
     _check_images(request, offer, images_come_later=images_come_later)
     steps = request.num_inference_steps or offer.num_inference_steps
     _check_denoised_steps(request, offer, steps)
+
+
+def _not_offered(scheduler: str, offer: Offer) -> str:
+    """Return what is wrong with the name of a scheduler that the model does not offer."""
+    called = scheduler_hint(scheduler)
+    if called is not None and scheduler_called(scheduler) in offer.schedulers:
+        return called
+    known = ", ".join(offer.schedulers)
+    wrong = f"is not offered by the model {offer.model}; it offers {known}"
+    return wrong if called is None else f"{called}, and {wrong}"
 
 
 def _check_offered(name: str, row: Parameter, value: Any, offer: Offer) -> None:

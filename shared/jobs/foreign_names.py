@@ -222,11 +222,10 @@ def scheduler_called(name: str, schedule: str = "") -> str | None:
     return _OUR_SCHEDULER.get(_key(name))
 
 
-def scheduler_hint(name: object) -> str:
-    """Return how a scheduler of another tool is called here, to stand before what is wrong with the
-    name. It is empty for other names."""
+def scheduler_hint(name: object) -> str | None:
+    """Return how a scheduler of another tool is called here; None for other names."""
     ours = scheduler_called(str(name))
-    return "" if ours in (None, name) else f"is called {ours} here; it "
+    return None if ours in (None, name) else f"is called {ours} here"
 
 
 def hint(name: str, known: Mapping[str, str]) -> str | None:

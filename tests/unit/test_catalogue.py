@@ -61,6 +61,27 @@ def test_height_and_width_are_not_interchangeable(offers: dict[str, Offer]) -> N
         admit(JobRequest(prompt="a", height=128, width=64), offers)
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "sentence"),
+    [
+        ("K_EULER", "is called euler here"),
+        (
+            "UniPC",
+            "is called unipc here, and is not offered by the model tiny; it offers ddim, euler",
+        ),
+        ("best", "is not offered by the model tiny; it offers ddim, euler"),
+    ],
+)
+def test_a_scheduler_that_is_not_offered_is_named(
+    offers: dict[str, Offer], scheduler: str, sentence: str
+) -> None:
+    known = {"schedulers": ("ddim", "euler")}
+    offers = {name: offer.model_copy(update=known) for name, offer in offers.items()}
+    with pytest.raises(InvalidRequest) as refused:
+        admit(JobRequest(prompt="a", scheduler=scheduler), offers)
+    assert refused.value.limit == sentence
+
+
 def test_omitted_parameters_take_the_model_s_defaults() -> None:
     [spec] = plan_attempt("j", JobRequest(prompt="a", seed=9), INFO).specs
     assert (spec.num_inference_steps, spec.guidance_scale, spec.scheduler) == (4, 3.0, "ddim")

@@ -41,7 +41,9 @@ def test_numpy_numbers_are_numbers() -> None:
     [
         (3, "entry 1: prompt=3: must be a prompt, or a mapping of parameters"),
         ({"prompt": "b", "seed": -1}, "entry 1: seed=-1: must be greater"),
-        ({"promt": "b"}, "entry 1: promt='b': is not a parameter of a job"),
+        ({"promt": "b"}, "entry 1: promt='b': is not a parameter of a job; did you mean prompt?"),
+        ({"sead": 3}, "entry 1: sead=3: is not a parameter of a job; did you mean seed?"),
+        ({"color": "red"}, "entry 1: color='red': is not a parameter of a job; the parameters are"),
         ({"prompt": "b", "id": "a b"}, "entry 1: id='a b': must be 1 to 128"),
         ({"prompt": "b", "image": "/tmp/a.png"}, "entry 1: image='/tmp/a.png': must be an http"),
     ],
