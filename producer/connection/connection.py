@@ -17,6 +17,7 @@ from imagefleet.shared.jobs.listing import JobListing
 from imagefleet.shared.jobs.model import TERMINAL, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
+from imagefleet.shared.jobs.recent_ends import RecentEnds
 from imagefleet.shared.jobs.record_marks import Mark, read_marks
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.status import JobStatus
@@ -52,6 +53,7 @@ class Connection:
         self.dead_letters: Final = DeadLetters(self.redis, namespace)
         self.outbox: Final = Outbox(self.redis, namespace, retention_s)
         self.fleet: Final = FleetReader(self.redis, namespace)
+        self.recent_ends: Final = RecentEnds(self.redis, namespace)
         self._offers = OfferRegistry(self.redis, namespace)
         self._runs = RunRecords(self.redis, namespace, retention_s)
         self._checked = False

@@ -9,14 +9,14 @@ from typing import Final
 from imagefleet.shared.jobs.model import parse_count
 from imagefleet.shared.jobs.redis_keys import host_failures_key
 
-_PERIOD_S: Final = 600
+PERIOD_S: Final = 600
 _PERIODS: Final = 6
 """An hour has this many periods. The current one comes on top, however much of it is over."""
 
 
 def failure_keys(namespace: str, now: float) -> list[str]:
     """Return the keys of the counts of the last hour. `now` is a time of the Redis server."""
-    latest = int(now // _PERIOD_S)
+    latest = int(now // PERIOD_S)
     return [host_failures_key(namespace, latest - age) for age in range(_PERIODS + 1)]
 
 

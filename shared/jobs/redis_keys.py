@@ -17,9 +17,15 @@ def changes_channel(namespace: str, job_id: str) -> str:
     return f"{namespace}:changes:{job_id}"
 
 
-def job_ends_key(namespace: str) -> str:
-    """Return the key of the ends of jobs (hash: state, or `failed:code`, to number)."""
-    return f"{namespace}:ends"
+def job_ends_key(namespace: str, period: int | None = None) -> str:
+    """Return the key of the ends of jobs since the namespace was made, or of those in one period
+    (hash: state, or `failed:code`, to number); see `recent_ends.py`."""
+    return f"{namespace}:ends" + ("" if period is None else f":{period}")
+
+
+def failed_jobs_key(namespace: str) -> str:
+    """Return the key of the jobs that failed last (sorted set: id by time)."""
+    return f"{namespace}:ends:failed"
 
 
 def host_failures_key(namespace: str, period: int | None = None) -> str:

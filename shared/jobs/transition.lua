@@ -1,7 +1,7 @@
 -- Move a job record to another state and put the callback for it into the outbox, or change nothing.
 -- If the producer asked to cancel, the job may only end: it can neither start nor be requeued.
 -- KEYS 1 job record (hash)   2 outbox (sorted set: id by due time)   3 outbox messages (hash)
---      4 ends of jobs (hash: state, or failed:code, to number)   5 failures by host: what the keys begin with
+--      4 ends of jobs (hash; see `job_ends.lua`, which derives keys from it)   5 failures by host: what the keys begin with
 --      6 claims of the worker (hash), only with ARGV 8 or 12
 --      7 deliveries (hash: sha1 of message -> count)   8 the job's result for Celery (string), both only with ARGV 12
 --      last: expiring images of a store (sorted set: job id by due time), only with ARGV 10
@@ -109,7 +109,7 @@ if TERMINAL[ARGV[3]] then set_field('ends', (tonumber(record[7] or '') or 0) + 1
 redis.call('HDEL', KEYS[1], unpack(deleted))
 if kept_until then set_field('images_kept_until', kept_until) end
 redis.call('HSET', KEYS[1], unpack(set))
-if TERMINAL[ARGV[3]] then redis.pcall('HINCRBY', KEYS[4], ended_as, 1) end
+if TERMINAL[ARGV[3]] then note_end(KEYS[4], KEYS[1], ended_as, clock[1]) end
 if ARGV[5] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[5]) end
 publish_change(KEYS[1], ARGV[3])
 if ARGV[6] ~= '' then

@@ -127,7 +127,7 @@ class JobTransitions:
         self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
         self._counts = [job_ends_key(namespace), host_failures_key(namespace)]
         self._transition = load_script(
-            client, __package__, "failed_attempts", "transition", outbox=True
+            client, __package__, "failed_attempts", "job_ends", "transition", outbox=True
         )
         self._ends_together = GroupedCalls(self._transition, client)
 
