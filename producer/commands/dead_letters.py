@@ -17,9 +17,9 @@ from imagefleet.producer.commands.output import (
     limit_option,
     note_none,
 )
+from imagefleet.producer.fleet.redrive import redrive as redrive_letter
 from imagefleet.shared.errors import ImagefleetError, MessageRejected, UnknownJob
 from imagefleet.shared.jobs.dead_letters import DeadLetter
-from imagefleet.shared.jobs.model import State
 
 
 @click.group("dead-letters")
@@ -75,7 +75,7 @@ def redrive(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
     letters, errors = _lookup(client, ids)
     for letter in letters:
         try:
-            redriven, note = _redrive(client, letter)
+            redriven, note = redrive_letter(client.dead_letters, letter)
         except (UnknownJob, MessageRejected) as error:
             errors.append(error)  # somebody else has redriven or dropped it, or has its id
             continue
@@ -112,16 +112,6 @@ def _lookup(client: Client, names: Sequence[str]) -> tuple[list[DeadLetter], lis
     answers = client.dead_letters.lookup(names)
     letters = [each for each in answers if isinstance(each, DeadLetter)]
     return letters, [each for each in answers if not isinstance(each, DeadLetter)]
-
-
-def _redrive(client: Client, letter: DeadLetter) -> tuple[bool, str]:
-    """Redrive a letter. Return whether its job is queued again, and a note."""
-    if letter.is_cut:
-        return False, "not redriven: its message was cut"
-    state = client.dead_letters.redrive(letter)
-    if state is State.QUEUED:
-        return True, "queued again"
-    return False, f"not redriven: its job is {state}"
 
 
 def _to_json(letter: DeadLetter, *, indent: int | None) -> str:

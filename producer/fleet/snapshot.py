@@ -70,6 +70,10 @@ class SnapshotReader:
                 f"Redis at {self._server} did not answer within {READ_S:g} s"
             ) from None
 
+    def close(self) -> None:
+        """Close the connections to Redis."""
+        self._connection.close()
+
 
 def _start(read: Callable[[], FleetSnapshot]) -> Future[FleetSnapshot]:
     answer: Future[FleetSnapshot] = Future()

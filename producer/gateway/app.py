@@ -14,6 +14,11 @@ from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.history import job_routes
 from imagefleet.producer.gateway.openai import images, models
 from imagefleet.producer.gateway.openai.errors import ERROR_SCHEMA, error_body
+from imagefleet.producer.gateway.operations import (
+    callback_routes,
+    dead_letter_routes,
+    fleet_routes,
+)
 from imagefleet.producer.gateway.predictions.dialect import PREDICTIONS
 from imagefleet.producer.gateway.web import health, image_files, me
 from imagefleet.producer.gateway.web.dialect import Dialect
@@ -33,6 +38,9 @@ _OPENAI: Final = Dialect(
         run_routes.router,
         image_files.router,
         job_routes.router,
+        fleet_routes.router,
+        dead_letter_routes.router,
+        callback_routes.router,
         me.router,
         health.router,
     ),

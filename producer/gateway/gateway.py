@@ -4,6 +4,7 @@ import asyncio
 from typing import Final
 
 from imagefleet.producer.client.client import Client
+from imagefleet.producer.fleet.snapshot import SnapshotReader
 from imagefleet.producer.gateway.access.authenticate import Authenticator
 from imagefleet.producer.gateway.access.fleet_secret import FleetSecret
 from imagefleet.producer.gateway.access.image_quota import ImageQuota
@@ -76,6 +77,7 @@ class Gateway:
         self.stars: Final = JobStars(connection)
         self.search: Final = JobSearch(connection, self.index, self.stars)
         self.deadlines: Final = CancelDeadlines(connection)
+        self.fleet: Final = SnapshotReader(settings)
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -88,4 +90,5 @@ class Gateway:
         if self._sweeping is not None:
             self._sweeping.cancel()
         self.watcher.close()
+        self.fleet.close()
         self.client.close()

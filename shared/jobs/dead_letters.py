@@ -160,6 +160,18 @@ class DeadLetters:
             letter for id, text in zip(ids, texts, strict=False) if (letter := _parse(id, text))
         ]
 
+    def ids(self) -> list[str]:
+        """Return the ids of all letters, the latest first."""
+        ids: list[str] | None = read_key(
+            self._redis, lambda pipe: pipe.zrevrange(self._keys[0], 0, -1)
+        )
+        return ids or []
+
+    def find(self, letter_id: str) -> DeadLetter | None:
+        """Return the letter with this id; None if there is none, or it is damaged."""
+        text = read_key(self._redis, lambda pipe: pipe.hget(self._keys[1], letter_id))
+        return _parse(letter_id, text)
+
     def lookup(self, names: Iterable[str]) -> list[DeadLetter | UnknownJob]:
         """Return the letters with these ids or job ids, each once, and an error for each name that
         no letter has."""

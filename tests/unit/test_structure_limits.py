@@ -36,11 +36,11 @@ IN_EACH_FOLDER = {
     "classes in the longest inheritance": 2,
 }
 OF_FOLDERS = {
-    "producer": {"packages": 8, "arrows": 15},
+    "producer": {"packages": 8, "arrows": 16},
     "shared": {"packages": 9, "arrows": 24},
     "worker": {"packages": 15, "arrows": 47},
     "worker/engine": {"packages": 14, "arrows": 47},
-    "producer/gateway": {"packages": 16, "arrows": 61},
+    "producer/gateway": {"packages": 17, "arrows": 67},
 }
 IN_TOTAL = {
     "functions, longest": 70,

@@ -39,7 +39,7 @@ class Scope(StrEnum):
 
     SUBMIT = "submit"  # submit jobs and batches, and cancel its tenant's
     READ = "read"  # read jobs and images of its tenant
-    OPERATE = "operate"  # read the state of the fleet
+    OPERATE = "operate"  # read the state of the fleet, redrive dead letters, replay callbacks
 
 
 def _check_name(name: str) -> str:
