@@ -54,6 +54,8 @@ class BatchOutput:
     """It says why nobody has worked on the rest."""
     done: int = 0
     failed: int = 0
+    images: int = 0
+    """So many images are in the output."""
 
     def write(self) -> None:
         """Write the lines of all planned requests, in the order of the shards.
@@ -101,6 +103,7 @@ class BatchOutput:
         line = _line(self.batch_id, row.row, _custom_id(row), _response(200, body), None)
         self.output.write(line)
         self.done += 1
+        self.images += len(documents)
 
     def _write_error(self, row: ShardRow, status: int | None, failure: Failure) -> None:
         line = error_line(self.batch_id, row.row, _custom_id(row), status, failure)

@@ -13,7 +13,13 @@ from imagefleet.producer.gateway.batches.batch_output import (
     Failure,
     rejected_file_id,
 )
-from imagefleet.producer.gateway.batches.run_order import BATCH_PREFIX, OrderRecord, OrderState
+from imagefleet.producer.gateway.batches.run_order import (
+    BATCH_PREFIX,
+    MAX_SHOWN_ERRORS,
+    LineError,
+    OrderRecord,
+    OrderState,
+)
 from imagefleet.producer.gateway.batches.run_orders import RunOrders
 from imagefleet.producer.gateway.batches.run_places import RunPlaces
 from imagefleet.producer.gateway.files.stored_file import OPENAI_PREFIX, OUTPUT_PURPOSE
@@ -21,6 +27,7 @@ from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.problems import Problem
 from imagefleet.shared.bulk.commit_markers import finished_shards
 from imagefleet.shared.bulk.records import RunStatus
+from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import State
 
@@ -83,13 +90,20 @@ class OrderFinisher:
             fields = self._count(record, run)
         self._orders.end(record.id, end, **fields)
 
-    def _count(self, record: OrderRecord, run: BulkRun) -> dict[str, int]:
-        """Return how many rows of a run are done, and how many failed."""
-        done = failed = 0
+    def _count(self, record: OrderRecord, run: BulkRun) -> dict[str, Any]:
+        """Return how many rows of a run are done, how many failed, and why the first of them did,
+        behind the rejected rows."""
+        done = failed = made = 0
+        errors = {
+            each.message: each for each in record.errors
+        }  # some, if another gateway died here
         for shard, stats in finished_shards(run.store, run.plan, run.plan.shards):
             failed += len(stats.failures)
             done += shard.rows - len(stats.failures)
-        return {"done": done, "failed": record.rows - done}
+            made += stats.samples
+            errors |= {each.message: each for each in map(_line_error, stats.failures)}
+        shown = tuple(errors.values())[:MAX_SHOWN_ERRORS]
+        return {"done": done, "failed": record.rows - done, "made": made, "errors": shown}
 
     def _write_output(self, record: OrderRecord, run: BulkRun, end: OrderState) -> dict[str, Any]:
         """Store the output files of a batch. Return the fields of the record that name them."""
@@ -107,6 +121,7 @@ class OrderFinisher:
             return {
                 "done": written.done,
                 "failed": written.failed + record.rejected,
+                "made": written.images,
                 "output_file_id": self._save(record, output, "output"),
                 "error_file_id": self._save(record, errors, "errors"),
             }
@@ -137,3 +152,8 @@ class OrderFinisher:
             keep_s=record.order.keep_s,
         )
         return file.id
+
+
+def _line_error(failure: RowFailure) -> LineError:
+    """Return why a row of a run has no images. Rows count from 0, as in datasets."""
+    return LineError(code=failure.code, message=f"row {failure.row}: {failure.message}")

@@ -11,9 +11,11 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from imagefleet.producer.bulk.rejected import describe_rejected
 from imagefleet.producer.bulk.rows import shown_value
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.producer.bulk.start_run import plan_run
@@ -26,6 +28,7 @@ from imagefleet.producer.gateway.batches.batch_output import (
     rejected_file_id,
 )
 from imagefleet.producer.gateway.batches.run_order import (
+    MAX_SHOWN_ERRORS,
     LineError,
     OrderRecord,
     OrderState,
@@ -116,7 +119,8 @@ class OrderPlanner:
 
     def _plan_own(self, record: OrderRecord, path: Path) -> tuple[BulkRun, dict[str, Any]]:
         run = self._planned(record, rows=lambda: path, **record.order.options)
-        return run, {"rows": run.plan.rows + run.plan.rejected}
+        errors = tuple(map(_line_error, islice(run.rejected(), MAX_SHOWN_ERRORS)))
+        return run, {"rows": run.plan.rows + run.plan.rejected, "errors": errors}
 
     def _planned(self, record: OrderRecord, *, rows: Any, **options: Any) -> BulkRun:
         """Return the run of an order, which another gateway may have planned. Raises Refused."""
@@ -191,6 +195,12 @@ def _resolve(inputs: CallerImages, order: RunOrder, field: str, text: str) -> st
     except Problem as problem:
         limit = problem.message.rpartition("': ")[2]
         raise InvalidRequest(field, shown_value(text), limit) from None
+
+
+def _line_error(rejected: Mapping[str, object]) -> LineError:
+    """Return why a row of a run was rejected. Rows count from 0, as in datasets."""
+    message, field = describe_rejected(rejected), str(rejected["field"])
+    return LineError(code="invalid_request", message=message, param=field)
 
 
 def _sentence(rejected: Mapping[str, object]) -> str:

@@ -15,6 +15,8 @@ from imagefleet.shared.jobs.model import Count, Model, Time
 
 BATCH_PREFIX = "batch_"
 RUN_PREFIX = "run_"
+MAX_SHOWN_ERRORS = 20
+"""A record has the errors of so many rows at most."""
 
 
 class OrderState(StrEnum):
@@ -108,7 +110,7 @@ class OrderRecord(Model):
     cancelling_at: Time | None = None
     cancelled_at: Time | None = None
     errors: tuple[LineError, ...] = ()
-    """They say why it has failed."""
+    """They say why it has failed, or why the first rows of a run have no images."""
     tries: Count = 0
     """So often a gateway began to plan it."""
     charged: Count = 0
@@ -126,6 +128,8 @@ class OrderRecord(Model):
     done: Count = 0
     """Requests whose images are there, once it has ended."""
     failed: Count = 0
+    made: Count | None = None
+    """Images that are there, once it has ended. None: an older release let it end."""
     output_file_id: str | None = None
     error_file_id: str | None = None
 

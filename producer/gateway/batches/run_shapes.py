@@ -26,14 +26,20 @@ def run_body(record: OrderRecord, run: RunStatus | None) -> dict[str, Any]:
         **moments(record),
         "errors": [each.model_dump() for each in record.errors],
         "rows": {**counts(record, run), "rejected": record.rejected},
-        "images": {
-            "total": record.samples,
-            "completed": None if run is None else max(0, run.images),
-            "failed": None if run is None else max(0, run.failed_images),
-        },
+        "images": _images(record, run),
         "shard_errors": [
             {"code": each.code, "message": each.message} for each in (run.errors if run else ())
         ],
         "bulk_run": record.bulk_run or None,
         "metadata": order.metadata,
     }
+
+
+def _images(record: OrderRecord, run: RunStatus | None) -> dict[str, int | None]:
+    """Return the images of a run. Once it has ended, those that are not there count as failed."""
+    made = failed = None if record.has_ended else 0
+    if record.has_ended and record.made is not None:
+        made, failed = record.made, record.samples - record.made
+    elif run is not None:
+        made, failed = max(0, run.images), max(0, run.failed_images)
+    return {"total": record.samples, "completed": made, "failed": failed}

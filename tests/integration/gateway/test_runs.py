@@ -51,6 +51,9 @@ def test_a_run_is_ordered_watched_and_downloaded(http: httpx.Client, producer: C
         "completed",
         {"total": 3, "completed": 2, "failed": 1, "rejected": 1},
     )
+    assert last["images"] == {"total": 4, "completed": 4, "failed": 0}
+    [error] = last["errors"]
+    assert (error["param"], error["message"]) == ("prompt", "row 2: prompt='': must not be empty")
     files = http.get(f"/runs/{made['id']}/files").json()["data"]
     assert [each["id"] for each in files] == [
         "00000.jsonl",
