@@ -24,6 +24,7 @@ from imagefleet.worker.engine.networks.clip_text import ClipText, ClipTextConfig
 from imagefleet.worker.engine.networks.safety import SafetyChecker, SafetyConfig
 from imagefleet.worker.engine.networks.vae import Vae, VaeConfig
 from tests.unit.engine.parity import FOLDER, load_in_float32
+from tools.parity.fuzz.draw_files import store_as
 
 UNET = "unet/diffusion_pytorch_model.safetensors"
 VAE = "vae/diffusion_pytorch_model.safetensors"
@@ -71,9 +72,12 @@ def test_weights_that_are_not_floating_point_are_refused(
 ) -> None:
     key = "conv_in.weight"
     _change(checkpoint / UNET, lambda t: t.update({key: t[key].astype(dtype)}))
-    message = rf"unet: {key} has dtype {stored}, but must have F32 or F16"
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError) as caught:
         _load(checkpoint)
+    assert str(caught.value) == (
+        f"unet: {key} has dtype {stored}, but must have F64, F32, F16, BF16, F8_E5M2 or F8_E4M3 "
+        "(1 such weight); save the model again in one of these dtypes, without quantization"
+    )
 
 
 def test_a_weight_under_its_old_and_its_current_key_is_refused(checkpoint: Path) -> None:
@@ -89,7 +93,7 @@ def test_a_weight_under_its_old_and_its_current_key_is_refused(checkpoint: Path)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
 def test_a_weight_that_is_not_finite_is_refused_with_its_key(
     checkpoint: Path, value: float, dtype: type
 ) -> None:
@@ -103,6 +107,38 @@ def test_a_weight_that_is_not_finite_is_refused_with_its_key(
         _load(checkpoint)
 
 
+def test_a_weight_of_64_bits_beyond_float32_is_refused_with_its_key(checkpoint: Path) -> None:
+    key = "decoder.conv_in.bias"
+    _change(checkpoint / VAE, lambda t: t.update({key: np.full(t[key].shape, 1e39)}))
+    with pytest.raises(CheckpointError, match=rf"^vae: {key} holds NaN or infinity"):
+        _load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "byte", "is_finite"),
+    [
+        ("F8_E4M3", 0x7E, True),  # 448, the largest
+        ("F8_E4M3", 0x7F, False),  # NaN; this dtype has no infinity
+        ("F8_E4M3", 0xFF, False),
+        ("F8_E5M2", 0x7B, True),  # 57344, the largest
+        ("F8_E5M2", 0x7C, False),  # infinity
+        ("F8_E5M2", 0xFE, False),  # NaN
+    ],
+)
+def test_a_weight_of_8_bits_is_read_unless_it_is_not_finite(
+    checkpoint: Path, dtype: str, byte: int, is_finite: bool
+) -> None:
+    """The meanings of the bytes are those of Micikevicius et al. 2022, table 1."""
+    store_as(checkpoint / VAE, dtype)
+    content = (checkpoint / VAE).read_bytes()
+    (checkpoint / VAE).write_bytes(content[:-1] + bytes([byte]))
+    if is_finite:
+        _load(checkpoint)
+    else:
+        with pytest.raises(CheckpointError, match=r"^vae: \S+ holds NaN or infinity"):
+            _load(checkpoint)
+
+
 def test_the_largest_finite_weights_are_read(checkpoint: Path) -> None:
     _change(checkpoint / VAE, lambda t: t["decoder.conv_in.bias"].fill(np.finfo(np.float16).max))
     _load(checkpoint)
@@ -113,6 +149,7 @@ def test_the_largest_finite_weights_are_read(checkpoint: Path) -> None:
     [
         ("model.diffusion_model.", "looks like a checkpoint in the original format of one file"),
         ("lora_unet_", "looks like a LoRA"),
+        ("scaled_fp8.", "looks like a model in fp8 whose weights have scales of their own"),
         ("other.", "has none of its weights: it is of another network"),
     ],
 )

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from tools.parity.fuzz.draft import INDEX, REMOVED, SCHEDULER, TEXT, UNET, VAE, Draft, Tensors
 
@@ -41,6 +42,30 @@ def shard(draft: Draft, file: str, name: str, *, keep_whole: bool, variant: str 
     (folder / f"{_stem(file)}.safetensors.index{variant}.json").write_text(json.dumps(index))
     if not keep_whole:
         (draft.folder / file).unlink()
+
+
+def store_as(path: Path, dtype: str) -> None:
+    """Write the weights of a file in another dtype, as safetensors spells it."""
+    import ml_dtypes  # as in `Draft.read_tensors`
+
+    types = {
+        "F64": np.float64,
+        "F8_E4M3": ml_dtypes.float8_e4m3fn,
+        "F8_E5M2": ml_dtypes.float8_e5m2,
+    }
+    tensors = load_file(path)
+    for key, tensor in tensors.items():
+        if tensor.dtype.kind != "i":
+            stored = tensor.astype(np.float32).astype(types[dtype])
+            tensors[key] = stored if dtype == "F64" else stored.view(np.uint8)
+    save_file(tensors, path)
+    if dtype != "F64":
+        # safetensors does not write these from numpy. They are bytes in the file now.
+        content = path.read_bytes()
+        end = 8 + int.from_bytes(content[:8], "little")
+        header = content[8:end].replace(b'"dtype":"U8"', f'"dtype":"{dtype}"'.encode())
+        header += b" " * (-len(header) % 8)
+        path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
 
 
 def change_layout(draft: Draft) -> None:

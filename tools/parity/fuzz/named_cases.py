@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tools.parity.fuzz.draft import INDEX, REMOVED, SCHEDULER, TEXT, UNET, VAE, Draft, Tensors
-from tools.parity.fuzz.draw_files import LAYOUTS
+from tools.parity.fuzz.draw_files import LAYOUTS, store_as
 from tools.parity.fuzz.draw_single_file import to_single_file
 from tools.parity.fuzz.draw_tokenizer import grow_embedding, write_tokens
 
@@ -57,6 +57,16 @@ def _tokens(form: str, *tokens: str) -> Change:
 
 def _layout(kind: str, file: str) -> Change:
     return lambda draft: LAYOUTS[kind](draft, file)
+
+
+def _dtype(dtype: str) -> Change:
+    """Store the weights of all networks in another dtype."""
+
+    def change(draft: Draft) -> None:
+        for file in (UNET, VAE, TEXT):
+            store_as(draft.folder / file, dtype)
+
+    return change
 
 
 def _both_project(draft: Draft) -> None:
@@ -208,6 +218,9 @@ NAMED_CASES: dict[str, tuple[str, Change]] = {
             "v_pred and ztsnr", prediction_type="v_prediction", rescale_betas_zero_snr=True
         ),
     ),
+    "weights in F64": ("newer", _dtype("F64")),
+    "weights in F8_E4M3": ("older", _dtype("F8_E4M3")),
+    "weights in F8_E5M2": ("newer", _dtype("F8_E5M2")),
     "no transformer layers": ("older", _no_transformer_layers),
     "only_cross_attention at no level": (
         "older",

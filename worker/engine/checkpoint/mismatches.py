@@ -23,6 +23,11 @@ _FOREIGN_KEYS: Final = (
         r"\bmotion_modules\.|\btransformer_in\.|\btemp_(convs|attentions)\.",
         "a video model, which this engine does not run",
     ),
+    (
+        r"\bscaled_fp8\b|\.scale_weight\b|\.weight_scale\b",
+        "a model in fp8 whose weights have scales of their own, which this engine does not read; "
+        "plain fp8 is read",
+    ),
     (r"\bcontrolnet_|\bip_adapter\b", "a ControlNet or an IP adapter, not the network itself"),
 )
 """Files of other kinds have keys of these patterns. The second entry says what the file is."""

@@ -4,10 +4,12 @@ Input: the paths of the files of one network. Output: slices of its tensors. Thi
 depend on the networks. It reads safetensors only, because a pickle can run code.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
+import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
@@ -20,6 +22,9 @@ largest checkpoints have headers of some 100 kB; a LoRA whose header describes i
 one of up to some MB."""
 _LENGTH_BYTES: Final = 8
 """A file begins with the length of its header, little-endian."""
+_FLOATS_OF_8_BITS: Final = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+"""Dtypes that numpy does not have, so that safetensors does not read them into its arrays, and
+their names in ml_dtypes."""
 
 
 class TensorFiles:
@@ -42,6 +47,7 @@ class TensorFiles:
         self.header: dict[str, str] = {}
         """It has the texts in the headers of the files, by field."""
         self._files: dict[str, Any] = {}
+        self._of_8_bits: dict[str, NDArray[Any]] = {}
         for path in paths:
             try:
                 _check_header(path)
@@ -57,21 +63,57 @@ class TensorFiles:
                     self.shapes[key] = tuple(tensor.get_shape())
                     self.dtypes[key] = tensor.get_dtype()
                     self._files[key] = file
+                self._of_8_bits |= _map_floats_of_8_bits(path, self.dtypes, file.keys())
             except (SafetensorError, OSError) as error:
                 raise CheckpointError(
                     f"{path} is truncated or damaged ({printable(str(error))}); download it again"
                 ) from error
 
     def read_slice(self, key: str, index: tuple[slice, ...]) -> NDArray[Any]:
-        """Return a slice of a tensor in the file's dtype. Only this slice is read."""
+        """Return a slice of a tensor in the file's dtype. Only this slice is read.
+
+        F64 becomes float32; a value beyond float32 then is infinite, as in torch.
+        """
+        if (mapped := self._of_8_bits.get(key)) is not None:
+            return np.asarray(mapped[index])
         tensor: NDArray[Any] = self._files[key].get_slice(key)[index]
+        if self.dtypes[key] == "F64":
+            with np.errstate(over="ignore"):
+                return tensor.astype(np.float32)
         return tensor
+
+
+def _map_floats_of_8_bits(
+    path: Path, dtypes: Mapping[str, str], keys: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """Map those tensors of a file that numpy has no dtype for. The file was opened without error,
+    so its header is right."""
+    keys = [key for key in keys if dtypes[key] in _FLOATS_OF_8_BITS]
+    if not keys:
+        return {}
+    import ml_dtypes  # not part of the environment that asks PyTorch, which uses this module too
+
+    with path.open("rb") as file:
+        start = _LENGTH_BYTES + (length := _header_length(file))
+        header = json.loads(file.read(length))
+    content = np.memmap(path, np.uint8, "r")
+    mapped = {}
+    for key in keys:
+        first, last = header[key]["data_offsets"]
+        dtype = getattr(ml_dtypes, _FLOATS_OF_8_BITS[dtypes[key]])
+        mapped[key] = content[start + first : start + last].view(dtype)
+        mapped[key] = mapped[key].reshape(header[key]["shape"])
+    return mapped
+
+
+def _header_length(file: BinaryIO) -> int:
+    return int.from_bytes(file.read(_LENGTH_BYTES), "little")
 
 
 def _check_header(path: Path) -> None:
     """Raise CheckpointError if the header of a file is too long to be read, or OSError."""
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        length = _header_length(file)
     if MAX_HEADER_BYTES < length < path.stat().st_size:
         raise CheckpointError(
             f"{path} has a header of {length:,} bytes, but at most {MAX_HEADER_BYTES:,} are read; "
