@@ -116,7 +116,7 @@ def test_a_representation_of_a_key_has_no_digest() -> None:
 
 def test_a_caller_has_the_rights_of_its_key() -> None:
     key = ApiKey.model_validate({**RECORD, "scopes": ["read"], "max_priority": 2, "per_minute": 9})
-    caller = Caller.of(key)
+    caller = Caller.of(key, now=0.0)
     assert [caller.may(scope) for scope in Scope] == [False, True, False]
     assert (caller.key_id, caller.tenant, caller.max_priority) == (RECORD["id"], "gold", 2)
     assert (caller.per_minute, caller.images_per_day) == (9, None)

@@ -7,6 +7,7 @@ Replicate), as the password of `Basic` (clients of AUTOMATIC1111), or in `X-API-
 import base64
 import binascii
 import ipaddress
+import time
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from imagefleet.producer.gateway.problems import Problem
 from imagefleet.producer.gateway.threads import Threads
 
 _SCHEMES: Final = ("bearer", "token", "key")
+_INVALID: Final = "invalid_api_key"
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 
 
@@ -40,40 +42,46 @@ class Authenticator:
         self._threads = threads
         self._proxy = proxy
 
-    async def caller(self, headers: Headers, scope: Scope | None, peer: str) -> Caller:
-        """Return the caller, who has the scope, and whose request is within its rate.
+    async def find(self, headers: Headers, peer: str) -> Caller:
+        """Return the caller, who may yet be refused: see `check`.
 
         Args:
             peer: the IP address that the request comes from.
 
         Raises:
-            Problem: 401 without a valid key, 403 without the scope, 429 beyond the rate.
+            Problem: 401 without a key, 403 if a request comes another way than it says.
             BrokerUnavailable: Redis, which has the keys, does not answer.
         """
         if self._keys is None:
             check_local(headers)
             return LOOPBACK
-        caller = self._proxy.caller(headers, peer) or await self._holder(self._keys, headers)
+        return self._proxy.caller(headers, peer) or await self._holder(self._keys, headers)
+
+    async def check(self, caller: Caller, scope: Scope | None) -> None:
+        """Check that the caller has the scope, and that its request is within its rate.
+
+        Raises:
+            Problem: 401 for a key that is not valid any more, 403 without the scope, 429 beyond the
+                rate.
+            BrokerUnavailable: Redis does not answer.
+        """
+        if caller.refused is not None:
+            raise Problem(401, _INVALID, f"{caller} {caller.refused}")
         if scope is not None and not caller.may(scope):
-            raise Problem(403, "missing_scope", f"{_named(caller)} lacks the scope {scope}")
+            raise Problem(403, "missing_scope", f"{caller} lacks the scope {scope}")
         if wait_s := await self._threads.run(self._rates.take, caller):
-            message = f"{_named(caller)} may send {caller.per_minute} requests a minute"
+            message = f"{caller} may send {caller.per_minute} requests a minute"
             raise Problem(429, "rate_limited", message, retry_after_s=wait_s)
-        return caller
 
     async def _holder(self, keys: ApiKeys, headers: Headers) -> Caller:
         """Return the holder of the key in a request. Raises Problem (401), BrokerUnavailable."""
         text = key_of(headers)
-        key = await self._threads.run(keys.find, text) if text else None
+        key = await self._threads.run(keys.identify, text) if text else None
         if key is None:
             reason = "this key is not valid" if text else "this gateway needs a key"
             message = f"{reason}; send it as `Authorization: Bearer KEY`"
-            raise Problem(401, "invalid_api_key", message)
-        return Caller.of(key)
-
-
-def _named(caller: Caller) -> str:
-    return f"the key {caller.key_id}" if caller.key_id else f"the user {caller.name}"
+            raise Problem(401, _INVALID, message)
+        return Caller.of(key, time.time())
 
 
 def key_of(headers: Mapping[str, str]) -> str:

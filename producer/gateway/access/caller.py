@@ -20,10 +20,13 @@ class Caller:
     """The highest priority, so the smallest number, that its jobs may have."""
     per_minute: int | None = None
     images_per_day: int | None = None
+    refused: str | None = None
+    """It says why the caller is refused, as `is revoked`. None: it may send requests."""
 
     @classmethod
-    def of(cls, key: ApiKey) -> Self:
-        """Return the caller who holds this key."""
+    def of(cls, key: ApiKey, now: float) -> Self:
+        """Return the caller who holds this key at this time, in Unix seconds."""
+        invalid = "is revoked" if key.revoked_at is not None else "has expired"
         return cls(
             key_id=key.id,
             name=key.name,
@@ -32,7 +35,12 @@ class Caller:
             max_priority=key.max_priority,
             per_minute=key.per_minute,
             images_per_day=key.images_per_day,
+            refused=None if key.is_valid_at(now) else invalid,
         )
+
+    def __str__(self) -> str:
+        """Return how errors name the caller."""
+        return f"the key {self.key_id}" if self.key_id else f"the user {self.name}"
 
     @property
     def owner(self) -> str:

@@ -128,7 +128,8 @@ def _common(asked: _Order, caller: Caller, order_id: str) -> dict[str, Any]:
         limit = f"must have at most {_MAX_METADATA} names of {_MAX_NAME} and texts of {_MAX_VALUE}"
         raise wrong_field("metadata", f"{len(metadata)} names", f"{limit} characters")
     if asked.priority is not None and asked.priority < caller.max_priority:
-        message = f"priority={asked.priority}: must be at least {caller.max_priority} with this key"
+        limit = f"must be at least {caller.max_priority} for {caller}"
+        message = f"priority={asked.priority}: {limit}"
         raise Problem(403, "priority_not_allowed", message, field="priority")
     return {
         "id": order_id,

@@ -104,8 +104,7 @@ class TenantJobs:
         charge = self._quota.charge(caller, self._count_new_images(caller, parameters, job_id))
         if not charge.allowed:
             message = (
-                f"the key {caller.key_id} may order {caller.images_per_day} images a day; "
-                f"{charge.left} are left"
+                f"{caller} may order {caller.images_per_day} images a day; {charge.left} are left"
             )
             raise Problem(429, "quota_used", message, retry_after_s=charge.resets_in_s)
         entry = {"prompt": None, **parameters, "id": job_id}
@@ -238,7 +237,7 @@ def _allowed(caller: Caller, parameters: Mapping[str, Any]) -> dict[str, Any]:
     priority = given.get("priority", _DEFAULT_PRIORITY)
     if isinstance(priority, int) and priority < caller.max_priority:
         if "priority" in given:
-            message = f"priority={priority}: must be at least {caller.max_priority} with this key"
+            message = f"priority={priority}: must be at least {caller.max_priority} for {caller}"
             raise Problem(403, "priority_not_allowed", message, field="priority")
         given["priority"] = caller.max_priority
     return given

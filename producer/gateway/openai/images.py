@@ -79,8 +79,8 @@ async def _submit(
     if isinstance(mask := images.get("mask_image"), bytes):
         images["mask_image"] = await gateway.decoding.run(transparent_part, mask)
     job = await gateway.repeats.job_of(caller, request.url.path, content, request.headers)
-    request.state.job = job.name
     await gateway.jobs.submit(caller, {**parameters, **images}, name=job.name)
+    request.state.job = job.name
     held_bytes(request).release()
     answer = ImagesAnswer(
         images=gateway.images,

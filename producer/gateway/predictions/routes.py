@@ -129,7 +129,6 @@ async def _submit(
     offers = await gateway.threads.run(gateway.client.offers)
     models = FleetModels(offers=offers, aliases=gateway.settings.model_aliases)
     name = name or await _name_of(request, caller)
-    request.state.job = name
     new = NewPrediction(
         name=name,
         parameters=asked.job_parameters(models, model),
@@ -138,6 +137,7 @@ async def _submit(
         cancel_after_s=cancel_after,
     )
     await create(gateway, caller, new)
+    request.state.job = name
     return name
 
 

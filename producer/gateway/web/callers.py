@@ -25,8 +25,8 @@ class FindCaller:
     async def __call__(self, request: Request) -> Caller:
         peer = request.client.host if request.client is not None else ""
         authenticator = gateway_of(request).authenticator
-        caller = await authenticator.caller(request.headers, self.scope, peer)
-        request.state.caller = caller
+        caller = request.state.caller = await authenticator.find(request.headers, peer)
+        await authenticator.check(caller, self.scope)
         return caller
 
 

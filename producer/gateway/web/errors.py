@@ -31,6 +31,7 @@ def handle_errors(app: FastAPI, dialects: Sequence[Dialect]) -> None:
     async def on_problem(request: Request, error: Exception) -> Response:
         problem = _as_problem(error, request)
         count_refusal(problem)
+        request.state.error = problem.code
         dialect = dialect_of(dialects, request.url.path)
         given = error.headers if isinstance(error, HTTPException) else None  # as `Allow`
         return JSONResponse(

@@ -10,6 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from imagefleet.producer.connection.tracing import continue_trace
+from imagefleet.producer.gateway.jobs.job_ids import stored_id
 from imagefleet.producer.gateway.web.metrics import count_request
 from imagefleet.shared.text.printable import printable
 
@@ -22,8 +23,8 @@ JOB_HEADER: Final = "x-imagefleet-job"
 """It names the job that a request waited for."""
 _GIVEN_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _READS: Final = ("GET", "HEAD", "OPTIONS")
-_OF_JOBS: Final = ("job_id", "prediction_id")
-"""Parameters in paths that name a job."""
+_OF_JOBS: Final = ("job_id", "prediction_id", "batch_id", "run_id")
+"""Parameters in paths that name a job, or an order of many."""
 _ALWAYS: Final = {
     "cache-control": "no-store",  # images say otherwise
     "x-content-type-options": "nosniff",
@@ -35,7 +36,8 @@ class RequestLog:
     """This ASGI application logs the requests to another one.
 
     The state of a request holds `request_id`; the dependency that finds the caller adds `caller`,
-    and routes add `job`.
+    routes that have made a job add `job`, those that have made a batch or a run `order`, and errors
+    add `error`.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -77,21 +79,25 @@ def _log(scope: Scope, status: int, seconds: float) -> None:
     client = scope.get("client")
     into = log if scope["method"] in _READS else audit
     into.info(
-        "%s %s %d %.3f s key=%s tenant=%s job=%s request=%s from=%s",
+        "%s %s %d %.3f s key=%s tenant=%s job=%s request=%s from=%s error=%s",
         scope["method"],
         printable(scope["path"], 200),
         status,
         seconds,
-        caller.key_id if caller else "",
+        (caller.key_id or "") if caller else "",
         (caller.tenant or "") if caller else "",
         printable(_job(scope), 200),
         state["request_id"],
         client[0] if client else "",
+        state.get("error", ""),
     )
 
 
 def _job(scope: Scope) -> str:
-    """Return the id of the job that a request made, or named in its path; '' if none."""
-    named = scope.get("path_params", {})
-    found = (str(named[name]) for name in _OF_JOBS if name in named)
-    return str(scope["state"].get("job") or next(found, ""))
+    """Return the job that a request made, as the commands of operators name it, the batch or run
+    that it made, or what its path names of these; '' if nothing."""
+    state, named = scope["state"], scope.get("path_params", {})
+    if made := state.get("job"):
+        return stored_id(state["caller"].tenant, made)
+    in_path = (str(named[name]) for name in _OF_JOBS if name in named)
+    return str(state.get("order") or next(in_path, ""))

@@ -61,12 +61,13 @@ async def _submit(
     parameters = await _with_model(gateway, caller, asked.parameters)
     if start is not None:
         parameters |= await gateway.decoding.run(start.parameters)
-    name = request.state.job = await _name(request, caller)
+    name = await _name(request, caller)
     try:
         await gateway.jobs.submit(caller, parameters, name=name)
     except InvalidRequest as error:
         field = asked.names.get(error.field, error.field)
         raise wrong_field(field, error.value, error.limit) from None
+    request.state.job = name
     await OpenJobs(gateway, caller).add(name)
     held_bytes(request).release()
     return replace(asked, parameters={}), name

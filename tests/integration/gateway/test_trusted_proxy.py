@@ -38,7 +38,7 @@ def test_the_header_of_the_proxy_is_the_tenant(
     assert httpx.get(path, headers={_HEADER: "john"}).status_code == 404
     audit = [line for line in output().splitlines() if "imagefleet.http.audit" in line]
     assert len(audit) == 1
-    for said in (f"POST {_PATH} 200", "tenant=jane", f"job={made.json()['id']}", "from=127.0.0.1"):
+    for said in (f"POST {_PATH} 200", "tenant=jane", f"job={job.id} ", "from=127.0.0.1"):
         assert said in audit[0]
     for wrong in ("", "a b", "../x", "a@example.org"):
         answer = httpx.get(f"{url}/v1/models", headers={_HEADER: wrong})
