@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import asdict
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from imagefleet.producer.bulk.progress_view import Rates, line, render
@@ -23,6 +22,7 @@ from imagefleet.producer.commands.output import (
     echo_fields,
     echo_json,
     json_option,
+    make_console,
     note_none,
 )
 from imagefleet.producer.commands.waiting import SECONDS
@@ -52,7 +52,7 @@ def status(client: Client, name: str | None, as_json: bool) -> None:
         if as_json:
             echo_json(each.model_dump_json())
         elif name:
-            Console().print(render(each, Rates(0.0, each)))
+            make_console().print(render(each, Rates(0.0, each)))
         else:
             echo(line(each))
     if not all(each.done for each in statuses):
@@ -120,7 +120,7 @@ def verify(client: Client, name: str, sample: int, repair: bool, as_json: bool) 
         echo_fields({**asdict(report), "shards_sent_again": sent}, as_json=True)
         sys.exit(exit_code)
     echo(_summary(report))
-    Console().print(_problem_table(report))
+    make_console().print(_problem_table(report))
     if repair and not report.clean:
         echo(f"{counted(sent, 'shard')} sent again; `imagefleet bulk wait` shows their progress")
     if report.unplanned_files:

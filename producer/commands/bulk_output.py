@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Final, NoReturn
 
-from rich.console import Console
-
 from imagefleet.producer.bulk.dry_run import DryRun
 from imagefleet.producer.bulk.progress_view import error_lines, watch
 from imagefleet.producer.bulk.rejected import describe_rejected
 from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.producer.commands.output import echo, echo_json, format_duration
+from imagefleet.producer.commands.output import echo, echo_json, format_duration, make_console
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.text.printable import counted
 
@@ -40,7 +38,7 @@ def watch_run(bulk_run: BulkRun, *, as_json: bool) -> None:
             last = bulk_run.wait()
             echo_json(last.model_dump_json())
         else:
-            last = watch(bulk_run.statuses(every_s=1.0), Console())
+            last = watch(bulk_run.statuses(every_s=1.0), make_console())
     except KeyboardInterrupt:
         echo(f"The run continues. `imagefleet bulk wait {bulk_run.id}` shows it again.", err=True)
         sys.exit(130)

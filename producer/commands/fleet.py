@@ -15,7 +15,13 @@ from rich.text import Text
 
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.client_command import client_command
-from imagefleet.producer.commands.output import cell, echo_json, format_duration, json_option
+from imagefleet.producer.commands.output import (
+    cell,
+    echo_json,
+    format_duration,
+    json_option,
+    make_console,
+)
 from imagefleet.producer.connection.outages import OutageTolerance
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
 from imagefleet.shared.jobs.membership import HostDifference
@@ -53,7 +59,7 @@ def fleet(client: Client, watch: bool, as_json: bool) -> None:
         for status in statuses:
             echo_json(status.model_dump_json())
         return
-    console = Console()
+    console = make_console()
     if not watch:
         status = next(statuses)
         console.width = max(console.width, _width_of(status.workers, console))

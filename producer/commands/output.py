@@ -4,18 +4,31 @@ Every command prints through this module, so that no terminal obeys such text.
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import click
+from rich.console import Console
 from rich.text import Text
 
 from imagefleet.shared.text.printable import printable, printable_json
 
 _MAX_LINE: Final = 100_000
 _MAX_CELL: Final = 1_000
+_WIDTH_OF_FILES: Final = 10_000
+"""A line in a file or a pipe may have so many characters. rich would break lines after 80, and
+`grep` would find halves of them."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def make_console() -> Console:
+    """Return what prints views of rich. A terminal's lines have its width, or that of COLUMNS."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDTH_OF_FILES
+    return console
 
 
 def json_option(what: str = "Print one JSON object per line.") -> Callable[[F], F]:
