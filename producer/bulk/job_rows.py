@@ -4,6 +4,7 @@ Input: an open file of bytes. Output: the parameters of each job, all of them ch
 submits nothing.
 """
 
+import shlex
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -105,7 +106,11 @@ def _job(
         JobRequest.parse(checked)
         return own
     except InvalidRequest as error:
-        raise InvalidRequest(f"{place}: {error.field}", error.value, error.limit) from None
+        limit = error.limit
+        if isinstance(row, Mapping) and error.field in row and error.field not in PARAMETERS:
+            column = shlex.quote(error.field)
+            limit = f"{limit}; --ignore-column {column} leaves the column out"
+        raise InvalidRequest(f"{place}: {error.field}", error.value, limit) from None
 
 
 def _parameters(row: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:

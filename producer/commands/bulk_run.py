@@ -33,6 +33,16 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
     return click.Choice([each.value for each in kind])
 
 
+class _ShardFormat(click.Choice[str]):
+    """The formats of shards. For jobs --format is the format of an image."""
+
+    def get_invalid_choice_message(self, invalid_choice: Any, ctx: click.Context | None) -> str:
+        message = super().get_invalid_choice_message(invalid_choice, ctx)
+        if invalid_choice in [each.value for each in ImageFormat]:
+            message += f" The format of the images is --image-format {invalid_choice}."
+        return message
+
+
 def _require_inputs(
     _context: click.Context, _argument: click.Parameter, inputs: tuple[str, ...]
 ) -> tuple[str, ...]:
@@ -54,7 +64,7 @@ def _require_inputs(
 )
 @click.option(
     "--format",
-    type=_choice(BulkFormat),
+    type=_ShardFormat([each.value for each in BulkFormat]),
     default="webdataset",
     show_default=True,
     help="Format of the shards.",

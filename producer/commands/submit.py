@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from imagefleet.producer.bulk.job_rows import read_jobs
+from imagefleet.producer.bulk.readers import has_file_type
 from imagefleet.producer.bulk.text_files import FileOptions
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.client.job import Job
@@ -16,7 +17,7 @@ from imagefleet.producer.commands.input_options import input_options
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.parameter_options import parameter_options
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
-from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.errors import ImagefleetError, InvalidRequest
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 
 
@@ -76,12 +77,22 @@ def _read_entries(
     prompts: Iterable[str], given: Mapping[str, Any], options: FileOptions, ignored: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Yield the parameters of each job. Check all rows of standard input, so that a wrong one
-    submits nothing."""
+    submits nothing.
+
+    Raises:
+        InvalidRequest: a row is wrong, or a prompt is the name of a table in this folder.
+    """
     for prompt in prompts:
         if prompt == "-":
             yield from read_jobs(sys.stdin.buffer, "-", options, given, ignored)
-        else:
-            yield {"prompt": prompt}
+            continue
+        if has_file_type(prompt, with_json=True) and Path(prompt).is_file():
+            limit = (
+                "is a file, and a prompt was expected; `imagefleet submit - < FILE` reads the "
+                "prompts in it"
+            )
+            raise InvalidRequest("prompt", prompt, limit)
+        yield {"prompt": prompt}
 
 
 def _submit(

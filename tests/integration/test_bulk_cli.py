@@ -128,6 +128,12 @@ def test_a_run_without_a_destination_says_what_is_missing() -> None:
     assert "give one INPUT or more, and then the DESTINATION" in done.stderr
 
 
+def test_the_format_of_images_in_the_place_of_that_of_shards_is_explained() -> None:
+    done = CliRunner().invoke(main, ["bulk", "run", "a.txt", "data", "--format", "webp"])
+    assert done.exit_code == 2
+    assert "The format of the images is --image-format webp." in " ".join(done.stderr.split())
+
+
 def test_a_file_of_prompts_becomes_a_verified_dataset(
     bulk: Bulk, prompts: Path, tmp_path: Path
 ) -> None:

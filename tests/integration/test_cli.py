@@ -221,6 +221,26 @@ def test_rows_of_standard_input_become_jobs_with_their_parameters(run: Run) -> N
     assert "row 1: seed='x'" in done.stderr
 
 
+def test_a_column_that_is_no_parameter_can_be_left_out_as_the_error_says(run: Run) -> None:
+    rows = "prompt,the note\na,b\n"
+    done = run("submit", "-", "--input-format", "csv", stdin=rows)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--ignore-column 'the note' leaves the column out" in done.stderr
+    done = run("submit", "-", "--input-format", "csv", "--ignore-column", "the note", stdin=rows)
+    assert len(done.stdout.split()) == 1
+
+
+def test_the_name_of_a_table_in_the_place_of_a_prompt_submits_nothing(
+    run: Run, tmp_path: Path
+) -> None:
+    table = tmp_path / "prompts.txt"
+    assert run("submit", str(table)).returncode == 0  # there is no such file
+    table.write_text("a star\n")
+    done = run("submit", "a ring", str(table))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is a file, and a prompt was expected; `imagefleet submit - < FILE`" in done.stderr
+
+
 def test_lines_of_standard_input_are_checked_with_the_files_of_all(
     run: Run, tmp_path: Path
 ) -> None:
