@@ -18,6 +18,7 @@ from imagefleet.producer.bulk.foreign_rows import translated
 from imagefleet.producer.bulk.notes import Notes
 from imagefleet.producer.bulk.rows import RejectedRow, Row, row_of, shown_value
 from imagefleet.producer.bulk.text_files import FileOptions, open_lines, open_text, without_mark
+from imagefleet.producer.bulk.text_tables import how_to_read_header
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.foreign_names import FOREIGN_NAMES, plain_name
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
@@ -66,7 +67,7 @@ def read_text(path: Path, options: FileOptions) -> Iterator[Row | None]:
     """Yield the rows of a text file of which nobody says more: prompts, or what `read_a1111` reads.
 
     Raises:
-        InvalidRequest: it is JSON, or an infotext follows after prompts.
+        InvalidRequest: it is JSON or a table, or an infotext follows after prompts.
     """
     with open_lines(path, options) as lines:
         first = next((line for line in map(without_mark, lines) if line.strip()), "").strip()
@@ -74,6 +75,12 @@ def read_text(path: Path, options: FileOptions) -> Iterator[Row | None]:
         limit = (
             f"is JSON in a text file: it begins with {shown_value(first)!r}. --input-format jsonl "
             "or json (in Python input_format=) reads it; txt takes its lines as prompts"
+        )
+        raise InvalidRequest("input", str(path), limit)
+    if how := how_to_read_header(first):
+        limit = (
+            f"is a table in a text file: its first line {shown_value(first)!r} names columns. "
+            f"{how}; txt takes its lines as prompts"
         )
         raise InvalidRequest("input", str(path), limit)
     yield from read_a1111(path, options)

@@ -11,9 +11,10 @@ from typing import Final
 
 from imagefleet.producer.bulk.copied_columns import RowRejected, escape_surrogates
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs.foreign_names import FOREIGN_NAMES, hint
+from imagefleet.shared.jobs.foreign_names import FOREIGN_NAMES, hint, plain_name
 from imagefleet.shared.jobs.parameter_lookups import ROW_PARAMETERS
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.text.printable import printable
 
 MAX_COLUMNS: Final = 1_000
 """A table has at most so many columns, and all rows of a run copy at most so many different ones.
@@ -107,3 +108,26 @@ def check_copied_column(column: object) -> None:
             f"looks like {like[0]!r}; rename it, use it for {like[0]} with --column {option} "
             f"(in Python columns={{{like[0]!r}: {column!r}}}), or leave it out with {ignoring}",
         )
+
+
+def note_unused_word(
+    column: str, parameter_of: Mapping[str, str], row: Mapping[str, object]
+) -> str | None:
+    """Return a sentence about a copied column whose name is an ordinary word, and that of another
+    tool for a parameter which the row does not set. None: there is nothing to say.
+
+    Args:
+        parameter_of: columns that set a parameter, and which.
+    """
+    foreign = FOREIGN_NAMES.get(plain_name(column))
+    if foreign is None or not foreign.is_word:
+        return None
+    meant = foreign.ours.split(" and ")
+    if not {*meant} <= {*_COLUMNS} or {parameter_of.get(each) for each in row} & {*meant}:
+        return None
+    option = f"--column {foreign.ours}={shlex.quote(column)} (in Python columns=) uses it"
+    how = option if len(meant) == 1 else "give each a column of its own"
+    return (
+        f"the column {printable(column)} sets nothing and is copied; if it is what is called "
+        f"{foreign.ours} here, {how}"
+    )

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
 
+from imagefleet.producer.bulk.row_cells import is_missing
 from imagefleet.producer.bulk.rows import RejectedRow, shown_value
 
 _STORED_AS_TEXT: Final = (date, time, timedelta, Decimal, UUID, PurePath)
@@ -38,6 +39,8 @@ def to_json_value(column: str, value: object, depth: int = 0) -> Any:
         raise RowRejected(column, "…", f"must not be nested over {_MAX_DEPTH} deep")
     if value is None or isinstance(value, bool | int | str | float):
         return _scalar_to_json_value(value)
+    if is_missing(value):
+        return None
     if isinstance(value, Mapping):
         return {
             escape_surrogates(str(name)): to_json_value(column, each, depth + 1)
@@ -62,10 +65,18 @@ def to_json_value(column: str, value: object, depth: int = 0) -> Any:
 def _numpy_to_python(value: Any) -> Any:
     """Convert a numpy value to lists and numbers, and times to text.
 
-    `tolist` would turn times in nanoseconds, which pandas uses, into plain integers.
+    `tolist` would turn times in nanoseconds, which pandas uses, into plain integers. A time that is
+    missing becomes None.
     """
     kind = getattr(getattr(value, "dtype", None), "kind", None)
-    return (value.astype(str) if kind in ("m", "M") else value).tolist()
+    return _without_nat(value.astype(str).tolist()) if kind in ("m", "M") else value.tolist()
+
+
+def _without_nat(times: Any) -> Any:
+    """Return times as text, or lists of them, with None where numpy writes NaT, "not a time"."""
+    if isinstance(times, list):
+        return [_without_nat(each) for each in times]
+    return None if times == "NaT" else times
 
 
 def _scalar_to_json_value(

@@ -29,14 +29,14 @@ _CHUNK_CHARACTERS: Final = 1 << 16
 
 def json_lines(path: Path, options: FileOptions) -> Iterator[Row | None]:
     """Yield the JSON value of each line, and None for a blank one."""
-    loads = json.loads
+    decoder = _Decoder()
     with open_lines(path, options) as lines:
         for line in map(without_mark, lines):
             if not line or line.isspace():
                 yield None
                 continue
             try:
-                yield row_of(loads(line))
+                yield decoder.row(line)
             except (ValueError, RecursionError) as error:
                 yield RejectedRow("line", shown_value(line.strip()), f"is not JSON: {error}")
 
@@ -71,12 +71,12 @@ def _elements(path: Path, options: FileOptions) -> Iterator[Row | None]:
         InvalidRequest: the file holds something else, or ends too early.
     """
     with open_text(path, options) as file:
-        buffer, number = _Buffer(file), 0
+        buffer, number, decoder = _Buffer(file), 0, _Decoder()
         buffer.next()
         buffer.at += 1  # behind the bracket
         mark = buffer.next()
         while mark != "]" or number:
-            yield row_of(_element(buffer, number, str(path)))
+            yield _element(buffer, decoder, number, str(path))
             number += 1
             if (mark := buffer.next()) != ",":
                 break
@@ -119,13 +119,46 @@ class _Buffer:
                 return ""
 
 
-def _element(buffer: _Buffer, number: int, name: str) -> Any:
+class _Decoder:
+    """Reads rows from JSON. It rejects a row in which a name stands twice: only one of both values
+    could be used, and programs differ in which."""
+
+    def __init__(self) -> None:
+        self._decoder = json.JSONDecoder(object_pairs_hook=self._object)
+        self._twice: list[str] = []
+        """Names that stand twice in an object of the row that is read."""
+
+    def row(self, text: str) -> Row:
+        """Return the row that a text is. Raise ValueError or RecursionError if it is not JSON."""
+        self._twice.clear()
+        return self._row_of(self._decoder.decode(text))
+
+    def row_at(self, text: str, at: int) -> tuple[Row, int]:
+        """Return the row that begins at a position, and where it ends. Raise as `row` does."""
+        self._twice.clear()
+        value, end = self._decoder.raw_decode(text, at)
+        return self._row_of(value), end
+
+    def _row_of(self, value: object) -> Row:
+        if not self._twice:
+            return row_of(value)
+        reason = "stands twice in an object of this row"
+        return RejectedRow("name", shown_value(self._twice[0]), reason)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            names = [name for name, _ in pairs]
+            self._twice.append(max(names, key=names.count))
+        return made
+
+
+def _element(buffer: _Buffer, decoder: _Decoder, number: int, name: str) -> Row:
     """Return the element at the position, and go behind it."""
-    decoder = json.JSONDecoder()
     buffer.next()
     while True:
         try:
-            value, end = decoder.raw_decode(buffer.text, buffer.at)
+            row, end = decoder.row_at(buffer.text, buffer.at)
         except (ValueError, RecursionError) as error:
             limit = f"row {number} of its array is not JSON: {error}"
             if len(buffer.text) - buffer.at > MAX_LINE_CHARACTERS or not buffer.read_more():
@@ -134,4 +167,4 @@ def _element(buffer: _Buffer, number: int, name: str) -> Any:
         length = end - buffer.at
         if end < len(buffer.text) or not buffer.read_more():  # else a number may go on
             buffer.at += length
-            return value
+            return row

@@ -5,6 +5,7 @@ their size. Most rows are only a prompt; they are checked without building a `Jo
 each.
 """
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 from imagefleet.producer.bulk.column_names import (
     MAX_COLUMNS,
     check_copied_column,
+    note_unused_word,
     parameter_by_column,
 )
 from imagefleet.producer.bulk.copied_columns import RowRejected, to_json_value
@@ -39,6 +41,8 @@ from imagefleet.shared.jobs.parameter_types import MAX_IMAGES, MAX_PROMPT_CHARAC
 from imagefleet.shared.jobs.prompt_text import is_blank
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
+
+log = logging.getLogger(__name__)
 
 Size = tuple[int | None, int | None]
 """Height and width in pixels; None means the model's native size."""
@@ -256,7 +260,7 @@ class RowPlanner:
                 continue
             if (name := self._parameter_of.get(column)) is None:
                 if column not in self._accepted_columns:
-                    self._accept_column(column)
+                    self._accept_column(column, row)
                 extra[column] = to_json_value(column, value)
                 continue
             value = plain_value(value)
@@ -265,18 +269,26 @@ class RowPlanner:
         if "prompt" not in parameters:
             raise RowRejected(self._prompt, None, "is missing")
         if extra and len(canonical_json(extra)) > MAX_EXTRA_BYTES:
-            raise RowRejected(
-                "extra", "…", f"copied columns must have at most {MAX_EXTRA_BYTES} bytes"
-            )
+            raise _too_large(extra)
         return parameters, extra
 
-    def _accept_column(self, column: str) -> None:
-        """Check a column that is copied and that no row had so far."""
+    def _accept_column(self, column: str, row: Mapping[str, Any]) -> None:
+        """Check a column that is copied and that no row had before this one."""
         if len(self._accepted_columns) >= MAX_COLUMNS:
             limit = f"is one column too many; all rows together copy at most {MAX_COLUMNS:,}"
             raise RowRejected("column", column, limit)
         check_copied_column(column)
+        if note := note_unused_word(column, self._parameter_of, row):
+            log.warning("%s", note)
         self._accepted_columns.add(column)
+
+
+def _too_large(extra: Mapping[str, Any]) -> RowRejected:
+    """Return the error for columns that are too large to be copied. It names the largest."""
+    sizes = {column: len(canonical_json(value)) for column, value in extra.items()}
+    largest = max(sizes, key=lambda column: sizes[column])
+    limit = f"copied columns must have at most {MAX_EXTRA_BYTES:,} bytes together, as JSON"
+    return RowRejected(largest, extra[largest], f"{limit}; this one has {sizes[largest]:,}")
 
 
 def _counted(request: JobRequest) -> tuple[str, ...]:

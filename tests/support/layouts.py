@@ -206,6 +206,17 @@ LAYOUTS: Final[dict[str, Layout]] = {
         "a.txt", _bytes(b"a" * ((1 << 24) + 1))
     ),
     "`.txt` that is JSON lines": Layout("a.txt", _text(_lines(ROWS))),
+    "`.txt` with tabs and a header, as Excel saves Unicode Text": Layout(
+        "a.txt", _csv(sep="\t", encoding="utf-16", lineterminator="\r\n")
+    ),
+    "the same with `--input-format tsv`": Layout(
+        "a.txt", _csv(sep="\t", encoding="utf-16"), FRAME_ROWS, {"input_format": "tsv"}
+    ),
+    "`.txt` that is CSV": Layout("a.txt", _csv()),
+    "`.txt` whose first line is `prompt`": Layout("a.txt", _text("prompt\na cat\n")),
+    "`.txt` that begins like a header, `prompt, masterpiece`": Layout(
+        "a.txt", _text("prompt, masterpiece\n"), [{"prompt": "prompt, masterpiece"}]
+    ),
     "`.txt` with alternatives, `a {red|blue} car`": Layout(
         "a.txt", _text("a {red|blue} car\n"), [{"prompt": "a {red|blue} car"}]
     ),
@@ -300,6 +311,11 @@ LAYOUTS: Final[dict[str, Layout]] = {
         "a.csv", _text("prompt,seed\nfine,\nb,1.5\n"), _FINE
     ),
     "a column `negativ_prompt`": Layout("a.csv", _text("prompt,negativ_prompt\na,b\n")),
+    "a column `negative`, an ordinary word": Layout(
+        "a.csv",
+        _text("prompt,negative\nfine,b\n"),
+        [{"prompt": "fine", "extra": {"negative": "b"}}],
+    ),
     "a column `cfg_scale`": Layout("a.csv", _text("prompt,cfg_scale\na,7\n")),
     "a column `tenant`": Layout("a.csv", _text("prompt,tenant\na,b\n")),
     "an empty prompt": Layout("a.csv", _text("prompt,seed\nfine,7\n,8\n"), _FINE),
@@ -328,12 +344,18 @@ LAYOUTS: Final[dict[str, Layout]] = {
     "`.jsonl`, a line that is not JSON": Layout(
         "a.jsonl", _text('{"prompt": "fine"}\n{"prompt": b}\n'), _FINE
     ),
+    "`.jsonl`, an object with `seed` twice": Layout(
+        "a.jsonl", _text('{"prompt": "fine"}\n{"prompt": "b", "seed": 1, "seed": 2}\n'), _FINE
+    ),
     "`.jsonl`, a number a line": Layout("a.jsonl", _text('"fine"\n12\n'), _FINE),
     "`.jsonl`, an object without `prompt`": Layout(
         "a.jsonl", _text('{"prompt": "fine"}\n{"text": "b"}\n'), _FINE
     ),
     "`.json`, an array of objects": Layout(
         "a.json", lambda path: FRAME.to_json(path, orient="records"), FRAME_ROWS
+    ),
+    "`.json`, an array with an object that has `seed` twice": Layout(
+        "a.json", _text('[{"prompt": "fine"}, {"prompt": "b", "seed": 1, "seed": 2}]'), _FINE
     ),
     "`.json`, an array of prompts over several lines": Layout(
         "a.json", _text(json.dumps([row["prompt"] for row in ROWS], indent=2)), ROWS
