@@ -76,7 +76,7 @@ class Client(JobAccess):
         self.settings = settings or Settings.load(
             redis_url=redis_url, namespace=namespace, storage_url=storage_url
         )
-        for warning in misspelled_variable_warnings(os.environ):
+        for warning in misspelled_variable_warnings(os.environ, type(self.settings)):
             log.warning("%s", warning)
         self._defaults = {"tenant": tenant}
         super().__init__(Connection(self.settings, redis))

@@ -12,6 +12,7 @@ from imagefleet.producer.bulk.worker_formats import how_to_write, workers_withou
 from imagefleet.producer.commands.client_command import exit_on_errors
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.connection.misspelled_variables import misspelled_variable_warnings
+from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.errors import ImagefleetError, StorageDenied
 from imagefleet.shared.jobs.membership import (
@@ -56,7 +57,7 @@ def doctor(redis_url: str | None, namespace: str | None) -> None:
 
 
 def _check_variables(_: Settings) -> Iterator[Finding]:
-    return check_variables(misspelled_variable_warnings(os.environ))
+    return check_variables(misspelled_variable_warnings(os.environ, GatewaySettings))
 
 
 def _check_redis(settings: Settings) -> Iterator[Finding]:

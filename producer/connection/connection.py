@@ -171,11 +171,14 @@ class Connection:
     def _open_store(self, url: str) -> ObjectStore:
         if url not in self._stores:
             folder = folder_of(url)
-            if folder is not None and not folder.is_dir():  # the workers made it at their start
-                raise ConfigurationError(
-                    f"the store of the fleet is the folder {folder}, which this host does not "
-                    "have; mount it, or set IMAGEFLEET_STORAGE_URL to its place here"
-                )
+            if folder is not None and not folder.is_dir():  # the workers make it at their start
+                named = "the store of the fleet is the folder"
+                advice = "mount it, or set IMAGEFLEET_STORAGE_URL to its place here"
+                if url == self._storage_url:
+                    named = "IMAGEFLEET_STORAGE_URL names the folder"
+                    advice = "a worker of this host makes it at its start; else mount it"
+                wrong = f"{named} {folder}, which this host does not have; {advice}"
+                raise ConfigurationError(wrong)
             self._stores[url] = open_store(url)
         return self._stores[url]
 

@@ -155,9 +155,12 @@ class GatewaySettings(Settings):
     @model_validator(mode="after")
     def _check_proxy(self) -> Self:
         if bool(self.http_user_header) != bool(self.proxies):
-            raise ValueError("http_user_header and http_proxies must be given together")
+            header, proxies = "IMAGEFLEET_HTTP_USER_HEADER", "IMAGEFLEET_HTTP_PROXIES"
+            raise ValueError(f"{header} and {proxies} must be given together, or neither")
         if self.http_user_header and self.http_require_keys is False:
-            raise ValueError("http_require_keys must not be false with http_user_header")
+            raise ValueError(
+                "IMAGEFLEET_HTTP_REQUIRE_KEYS must not be false with IMAGEFLEET_HTTP_USER_HEADER"
+            )
         return self
 
     @property

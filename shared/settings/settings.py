@@ -101,7 +101,9 @@ class Settings(BaseSettings):
             return cls(**given)  # type: ignore[arg-type]
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            name = str(first["loc"][0]) if first["loc"] else "settings"
+            if not first["loc"]:  # of several settings, which the sentence names
+                raise ConfigurationError(_sentence(first)) from None
+            name = str(first["loc"][0])
             where = name if name in given else f"{ENV_PREFIX}{name.upper()}"
             if name in cls.model_fields and "Secret" not in str(cls.model_fields[name].annotation):
                 value = first["input"]

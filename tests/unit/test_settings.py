@@ -3,6 +3,7 @@
 import pytest
 
 from imagefleet.producer.connection.misspelled_variables import misspelled_variable_warnings
+from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.webhooks.signature import new_secret
@@ -158,7 +159,25 @@ def test_a_warning_about_an_unknown_variable_names_the_nearest_setting() -> None
 
 
 def test_no_setting_of_a_worker_looks_like_a_mistyped_one_of_a_producer() -> None:
-    assert not list(misspelled_variable_warnings(f"IMAGEFLEET_{name}" for name in _WORKERS_OWN))
+    names = [f"IMAGEFLEET_{name}" for name in _WORKERS_OWN]
+    assert not list(misspelled_variable_warnings(names))
+    assert not list(misspelled_variable_warnings(names, GatewaySettings))
+
+
+def test_settings_that_contradict_each_other_are_named_by_their_variables() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        GatewaySettings.load(http_user_header="X-User")
+    assert str(refused.value) == (
+        "IMAGEFLEET_HTTP_USER_HEADER and IMAGEFLEET_HTTP_PROXIES must be given together, or neither"
+    )
+
+
+def test_a_gateway_warns_of_a_mistyped_setting_of_its_own() -> None:
+    names = ["IMAGEFLEET_HTTP_MODEL", "IMAGEFLEET_HTTP_MODELS", "IMAGEFLEET_REDIS_ULR"]
+    assert list(misspelled_variable_warnings(names, GatewaySettings)) == [
+        "IMAGEFLEET_HTTP_MODEL is not a setting; did you mean IMAGEFLEET_HTTP_MODELS?",
+        "IMAGEFLEET_REDIS_ULR is not a setting; did you mean IMAGEFLEET_REDIS_URL?",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ class RunKeeper:
                 log.warning("%s. Waiting until it is back", error)
                 self._closed.wait(RETRY_S)
             except Exception:  # of any kind: the orders of others would wait for ever
+                if self._closed.is_set():  # Redis may be closed in the middle of a call
+                    return
                 log.exception("an order or a file could not be worked on")
                 self._closed.wait(RETRY_S)
 

@@ -5,6 +5,7 @@ ever used. Nothing here depends on a web framework.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -31,6 +32,9 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
 
+_LOOK_S: Final = 10.0
+"""Seconds between two looks whether a worker is alive."""
+
 
 class TenantJobs:
     """This class shows each caller of a gateway its jobs, by the ids that callers know; see
@@ -53,6 +57,7 @@ class TenantJobs:
         self._inputs = inputs
         self._quota = quota
         self._index = index
+        self._next_look = 0.0
 
     async def submit(
         self, caller: Caller, parameters: Mapping[str, Any], *, name: str | None = None
@@ -186,8 +191,18 @@ class TenantJobs:
     async def watch(self, caller: Caller, name: str) -> AsyncIterator[JobChanges]:
         """Yield the statuses of a job, from now until it has ended; see `JobWatcher.watch`."""
         status = await self.status(caller, name)
+        if not status.done:
+            await self._threads.run(self._warn_if_no_worker)
         async with self._watcher.watch(status.id) as changes:
             yield changes
+
+    def _warn_if_no_worker(self) -> None:
+        """Log a warning if a job waits for a worker and none is alive. Look once in ten seconds."""
+        if (now := time.monotonic()) < self._next_look:
+            return
+        self._next_look = now + _LOOK_S
+        with suppress(BrokerUnavailable):
+            self._client.connection.warn_if_no_worker()
 
     async def wait(self, caller: Caller, name: str, timeout_s: float) -> JobStatus:
         """Return the status of a job once it has ended, or after `timeout_s` as it is then.

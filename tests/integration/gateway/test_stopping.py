@@ -4,6 +4,7 @@ import json
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 import httpx
 import redis
@@ -51,3 +52,23 @@ def test_a_client_that_goes_leaves_nothing_behind(
             httpx.post(path, json=body, timeout=3)
     assert len(list(producer.jobs())) == 2
     until(lambda: client.pubsub_channels(f"{namespace}:changes:*") == [])
+
+
+def test_a_port_in_use_is_named_and_nothing_else_is_logged(start: StartWorker) -> None:
+    port = urlsplit(start_gateway(start).url).port
+    second = start("-m", "imagefleet.producer", "serve", "--port", str(port))
+    assert second.wait(900) == 1
+    assert f"--port {port}: cannot listen on 127.0.0.1" in second.output()
+    assert "Traceback" not in second.output()
+
+
+def test_a_request_that_waits_without_a_worker_leaves_a_warning(
+    start: StartWorker, producer: Client
+) -> None:
+    gateway = start_gateway(start)
+    path = f"{gateway.url}/v1/images/generations"
+    for _ in range(2):
+        with suppress(httpx.TimeoutException):
+            httpx.post(path, json={"prompt": "a"}, timeout=3)
+    warnings = [line for line in gateway.process.output().splitlines() if "no worker" in line]
+    assert len(warnings) == 1

@@ -86,5 +86,5 @@ def test_the_header_of_anybody_else_is_refused(start: StartWorker, producer: Cli
     ],
 )
 def test_settings_that_would_trust_too_much_are_refused(settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match=r"(?i)^(IMAGEFLEET_)?HTTP_[A-Z]+"):
         GatewaySettings.load(**settings)
