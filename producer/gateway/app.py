@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from imagefleet.producer.gateway.batches import batch_routes, file_routes, run_routes
 from imagefleet.producer.gateway.batches.run_keeper import RunKeeper
+from imagefleet.producer.gateway.datasets import dataset_routes
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.history import job_routes
 from imagefleet.producer.gateway.openai import images, models
@@ -36,6 +37,7 @@ _OPENAI: Final = Dialect(
         file_routes.router,
         batch_routes.router,
         run_routes.router,
+        dataset_routes.router,
         image_files.router,
         job_routes.router,
         fleet_routes.router,

@@ -8,15 +8,15 @@ import io
 import tarfile
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final, cast
+from typing import Final
 
 from imagefleet.shared.bulk.file_layout import (
     EXTENSION,
-    MAX_BINARY_BYTES,
     file_key,
     images_key,
 )
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
+from imagefleet.shared.bulk.range_file import RangeFile
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.storage import ObjectStore
 
@@ -39,7 +39,7 @@ def first_samples(
     key = images_key(plan.format, stats.shard)
     if key is None:
         return _in_folder(store, plan, stats, count)
-    file = _StoredFile(store, key, sizes[key])
+    file = RangeFile(store, key, sizes[key])
     samples = _in_tar(file, plan) if plan.format is BulkFormat.WEBDATASET else _in_parquet(file)
     return islice(samples, count)
 
@@ -75,41 +75,3 @@ def _in_parquet(file: io.RawIOBase) -> Iterator[tuple[bytes, str]]:
         for batch in table.iter_batches(1, row_groups=[0], columns=["image", "prompt"]):
             [row] = batch.to_pylist()
             yield row["image"]["bytes"], row["prompt"]
-
-
-class _StoredFile(io.RawIOBase):
-    """An object of a store as a file that can be read at any position, up to `MAX_BINARY_BYTES` in
-    all."""
-
-    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
-        super().__init__()
-        self._store, self._key, self._size = store, key, size
-        self._at = 0
-        self._left = MAX_BINARY_BYTES
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = start + offset
-        return self._at
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(cast(bytearray, buffer))
-        length = min(len(view), self._size - self._at)
-        if length <= 0:
-            return 0
-        if length > self._left:
-            raise ValueError(f"{self._key}: more than {MAX_BINARY_BYTES:,} bytes hold its samples")
-        self._left -= length
-        data = self._store.get_range(self._key, self._at, length)
-        view[: len(data)] = data
-        self._at += len(data)
-        return len(data)

@@ -33,11 +33,12 @@ from imagefleet.producer.gateway.batches.batch_request import (
 from imagefleet.producer.gateway.batches.file_routes import DOWNLOAD
 from imagefleet.producer.gateway.batches.orders_of_caller import CallerOrders, keeper_of
 from imagefleet.producer.gateway.batches.pages import list_body, page_of
+from imagefleet.producer.gateway.batches.run_access import readable_run
 from imagefleet.producer.gateway.batches.run_files import find_file, list_files
 from imagefleet.producer.gateway.batches.run_order import RUN_PREFIX, OrderRecord, RunOrder
 from imagefleet.producer.gateway.batches.run_shapes import run_body
 from imagefleet.producer.gateway.files.stored_file import OPENAI_PREFIX
-from imagefleet.producer.gateway.problems import Problem, unknown, wrong_field
+from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.producer.gateway.web.bodies import check_fields, off_loop, read_json
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.events import event, event_stream
@@ -46,7 +47,6 @@ router: Final = APIRouter(prefix="/v1/runs", tags=["Runs"])
 Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
 Reader = Annotated[Caller, Depends(caller_with(Scope.READ))]
 _of = partial(CallerOrders.of, what="run")
-_find_reader: Final = caller_with(Scope.READ)
 _DIGEST_CHARACTERS: Final = 16
 """So an order names its rows, and the same `Idempotency-Key` with other rows is another order."""
 _WATCH_S: Final = 1.0
@@ -176,16 +176,8 @@ async def get_run_file(
 ) -> Response:
     """Return one file of a finished shard: with a key, or by a signed address."""
     gateway, keeper = gateway_of(request), keeper_of(request)
-    if signature:
-        path = FILE_PATH.format(run_id=run_id, key=key)
-        if not gateway.addresses.is_valid_path(path, expires, signature):
-            message = "the signature of this address is wrong, or it has expired"
-            raise Problem(403, "wrong_signature", message)
-        record = await gateway.threads.run(keeper.orders.read, run_id)
-        if record is None:
-            raise unknown("run", run_id)
-    else:
-        record = await _of(request, await _find_reader(request)).find(run_id)
+    path = FILE_PATH.format(run_id=run_id, key=key)
+    record = await readable_run(request, run_id, path, expires, signature)
     run = await gateway.store_threads.run(keeper.places.open, record)
     file = await gateway.store_threads.run(find_file, run, key)
     headers = {**DOWNLOAD, "content-length": str(file.size), "vary": "authorization"}

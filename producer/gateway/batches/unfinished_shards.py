@@ -23,7 +23,7 @@ _CONTENT_TYPES: Final = {"png": "image/png", "jpg": "image/jpeg", "webp": "image
 _IMAGE: Final = re.compile(r"[0-9]{9}-[0-9]{2}\.(?:png|jpg|webp)")
 """An image has such a name in the folder of its shard."""
 _MAX_IMAGE_BYTES: Final = 256 << 20
-_DAMAGES: Final = (tarfile.TarError, KeyError, TypeError, ValueError)
+DAMAGES: Final = (tarfile.TarError, KeyError, TypeError, ValueError)
 """Reading a checkpoint raises these if it is missing, damaged, or not what its name says."""
 
 
@@ -44,10 +44,10 @@ class UnfinishedShards:
         found: dict[str, dict[str, Any]] = {}
         for key in self._checkpoints:
             if key.startswith(prefix) and key.endswith(".tar"):
-                with tempfile.TemporaryFile() as file, suppress(*_DAMAGES):
+                with tempfile.TemporaryFile() as file, suppress(*DAMAGES):
                     store.get_file(key, file)
                     file.seek(0)
-                    for name, image, document in _samples(file):
+                    for name, image, document in samples_in(file):
                         content_type = _CONTENT_TYPES[name.rpartition(".")[2]]
                         store.put(file_key(shard.name, name), image, content_type)
                         found[document["key"]] = document
@@ -63,8 +63,8 @@ def read_unfinished(run: BulkRun, shard: ShardPlan, key: str) -> bytes:
     return run.store.get(key, _MAX_IMAGE_BYTES)
 
 
-def _samples(archive: IO[bytes]) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
-    """Yield file name, image and metadata of the intact samples of a checkpoint.
+def samples_in(archive: IO[bytes]) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
+    """Yield file name, image and metadata of the intact samples of a checkpoint or a shard.
 
     The files of a sample follow each other: image, `json` and `txt`.
     """

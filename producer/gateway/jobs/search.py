@@ -21,7 +21,7 @@ from imagefleet.shared.jobs.status import JobStatus
 BUDGET_S: Final = 0.06
 """A search looks for more for so long. With reading what it found it answers within 0.1 s."""
 _AT_ONCE: Final = 500
-"""Records in one round trip of a search: about 6 ms on one core, 1 ms of it in Redis."""
+"""So many records come in one round trip of a search: 6 ms on one core, 1 ms of it in Redis."""
 EVERYTHING: Final = WantedJobs()
 
 

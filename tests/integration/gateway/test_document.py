@@ -43,7 +43,11 @@ def test_the_document_is_valid_and_describes_errors_keys_and_ids(guarded: Gatewa
     assert references == {
         f"#/components/schemas/{name}" for name in document["components"]["schemas"]
     }
-    signed = {"get /v1/images/{job_id}/{file}", "get /v1/runs/{run_id}/files/{key}"}
+    signed = {
+        "get /v1/images/{job_id}/{file}",
+        "get /v1/runs/{run_id}/files/{key}",
+        "get /v1/runs/{run_id}/images/{shard}/{key}",
+    }
     open_routes = {"get /healthz", "get /readyz", "options /v1/images/generations", *signed}
     for name, operation in _operations(document):
         answers = operation["responses"]
