@@ -22,7 +22,7 @@ RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --p
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help alerts archive demo test check lint format types contracts unit servers long long-servers long-computing bench bulk-chaos chaos chaos-stock fuzz gpu parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
+.PHONY: help alerts archive demo page page-test test check lint format types contracts unit servers long long-servers long-computing bench bulk-chaos chaos chaos-stock fuzz gpu parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -134,6 +134,13 @@ parity-full: $(VENV)/.dev .venv-parity/.installed ## SD 1.4's, SD 2.1's and SDXL
 litellm: $(VENV)/.dev .venv-litellm/.installed ## generate images through litellm, as a library and as a proxy (installs it beside)
 	$(PYTEST) -m long -n 1 tests/integration/gateway/test_litellm.py
 
+page-test: $(VENV)/.dev $(VENV)/.browser ## use the page in a browser; needs chromium, and installs it with apt-get if root
+	command -v chromium chromium-browser || { apt-get update && apt-get install -y --no-install-recommends chromium; }
+	$(BIN)/python -m pytest -n 0 --durations=5 tests/browser
+
+page: $(VENV)/.demo ## open the page of a fleet of this host, with images in it
+	$(BIN)/imagefleet demo --serve --browse --out $(OUT)
+
 judge: $(VENV)/.dev ## 400 held-out captions through a real worker, judged from their pixels
 	$(BIN)/python -m tools.train_shapes.evaluate --fleet shapes --count 400
 
@@ -165,6 +172,7 @@ structure: $(VENV)/.dev ## count packages, arrows, sizes, names used twice and d
 requirements: ## pin again: newest versions that pyproject.toml allows, by hash, without addresses
 	$(PIN) --upgrade requirements/build.in -o requirements/build.txt
 	$(PIN) --upgrade --extra dev pyproject.toml -o requirements/dev.txt
+	$(PIN) -c requirements/dev.txt --extra browser pyproject.toml -o requirements/browser.txt
 	$(PIN) -c requirements/dev.txt --extra demo pyproject.toml -o requirements/demo.txt
 	$(PIN) -c requirements/dev.txt --extra worker --extra gcs --extra traces pyproject.toml -o requirements/worker.txt
 	$(PIN) -c requirements/worker.txt --extra http pyproject.toml -o requirements/http.txt

@@ -36,14 +36,20 @@ from imagefleet.shared.process.extras import how_to_install
     default=None,
     help="Go on serving HTTP afterwards, until Ctrl-C. Default: in a terminal.",
 )
+@click.option("--browse", is_flag=True, help="Then open the gateway's page, with images in it.")
 def demo(
-    prompts: tuple[str, ...], out: Path, model: str, serve: bool | None, **parameters: Any
+    prompts: tuple[str, ...],
+    out: Path,
+    model: str,
+    serve: bool | None,
+    browse: bool,
+    **parameters: Any,
 ) -> None:
     """Run the whole system on this machine.
 
     The demo starts Redis, a worker on 8 virtual devices, a callback receiver and an HTTP gateway,
-    submits jobs, and writes their images and a contact sheet. It prints a curl line that asks the
-    gateway for an image.
+    submits jobs, and writes their images and a contact sheet. It prints the address of the
+    gateway's page, and a curl line that asks for an image.
     """
     try:
         from imagefleet.producer.demo.run import run_demo
@@ -53,5 +59,5 @@ def demo(
     given = {name: value for name, value in parameters.items() if value is not None}
     with exit_on_errors():
         if serve is None:
-            serve = sys.stdin.isatty() and sys.stdout.isatty()
-        sys.exit(run_demo(prompts, out, model, given, serve=serve))
+            serve = browse or (sys.stdin.isatty() and sys.stdout.isatty())
+        sys.exit(run_demo(prompts, out, model, given, serve=serve, browse=browse))

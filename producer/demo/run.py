@@ -66,12 +66,19 @@ class DemoServices:
 
 
 def run_demo(
-    prompts: Sequence[str], out: Path, model: str, parameters: dict[str, Any], *, serve: bool
+    prompts: Sequence[str],
+    out: Path,
+    model: str,
+    parameters: dict[str, Any],
+    *,
+    serve: bool,
+    browse: bool = False,
 ) -> int:
     """Run the demo and return the exit code: 0 if every job succeeded, 130 after Ctrl-C.
 
     Args:
         serve: Go on serving HTTP after the report, until Ctrl-C, which then is no error.
+        browse: Then open the gateway's page, with images of the same prompts in its gallery.
     """
     console = Console()
     out = out.resolve()
@@ -93,6 +100,8 @@ def run_demo(
             console.print("\nstopping …")
             return 130
         if serve:
+            if browse:
+                services.gateway.open_page(prompts or PROMPTS)
             _serve(console)
     return 0 if all(status.state is State.SUCCEEDED for status in statuses) else 1
 

@@ -20,6 +20,7 @@ from imagefleet.producer.gateway.operations import (
     dead_letter_routes,
     fleet_routes,
 )
+from imagefleet.producer.gateway.page import files as page_files
 from imagefleet.producer.gateway.predictions.dialect import PREDICTIONS
 from imagefleet.producer.gateway.web import health, image_files, me
 from imagefleet.producer.gateway.web.dialect import Dialect
@@ -45,6 +46,7 @@ _OPENAI: Final = Dialect(
         callback_routes.router,
         me.router,
         health.router,
+        page_files.router,
     ),
     paths=re.compile("/"),
     error_body=error_body,
