@@ -11,8 +11,8 @@ import pytest
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer
-from imagefleet.worker.engine.tokenizers.clip_files import TokenizerFiles
+from imagefleet.worker.engine.tokenizers.bpe_files import TokenizerFiles
+from imagefleet.worker.engine.tokenizers.clip import CLIP, ClipTokenizer
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle, read_model
 
@@ -158,6 +158,6 @@ def test_a_tokenizer_json_that_pads_or_cuts_on_the_left_is_refused(
     fields.pop(f"{part}_side", None)
     config.write_text(json.dumps(fields))
     with pytest.raises(CheckpointError, match=f"tokenizer.json: the {part} direction='Left'"):
-        TokenizerFiles.read(CheckpointFiles(folder), "tokenizer")
+        TokenizerFiles.read(CheckpointFiles(folder), "tokenizer", CLIP)
     config.write_text(json.dumps({**fields, f"{part}_side": "right"}))
-    TokenizerFiles.read(CheckpointFiles(folder), "tokenizer")
+    TokenizerFiles.read(CheckpointFiles(folder), "tokenizer", CLIP)

@@ -14,12 +14,27 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.tokenizers.clip_files import TokenizerFiles
+from imagefleet.worker.engine.tokenizers.bpe_files import (
+    TokenizerFiles,
+    TokenizerKind,
+    read_max_length,
+)
 
 _WORD_PATTERN: Final = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 )
 """It is the pattern of CLIP's `SimpleTokenizer` (Radford et al. 2021)."""
+_END: Final = "<|endoftext|>"
+_DEFAULT_TOKENS: Final = {
+    "bos_token": "<|startoftext|>",
+    "eos_token": _END,
+    "unk_token": _END,
+    "pad_token": _END,
+}
+"""They are CLIPTokenizer's default tokens."""
+CLIP: Final = TokenizerKind(
+    name="CLIP", default_tokens=_DEFAULT_TOKENS, required=tuple(_DEFAULT_TOKENS)
+)
 _BARE_LENGTH: Final = 2
 """An empty prompt has this many tokens: the start and the end."""
 
@@ -41,9 +56,9 @@ class ClipTokenizer:
         Raises:
             CheckpointError: the files are missing, broken or not those of a CLIP tokenizer.
         """
-        read = TokenizerFiles.read(files, folder)
+        read = TokenizerFiles.read(files, folder, CLIP)
         self._folder = folder
-        self.length = read.model_max_length
+        self.length: Final = read_max_length(files, folder)
         """It is the number of tokens per prompt, including start and end."""
         try:
             self._tokenizer = _build(read)

@@ -1,18 +1,43 @@
 """Tokenize prompts for all text encoders of a model.
 
 Input: text, or its pieces with weights. Output: int32 ids for each text encoder. Each kind of
-tokenizer has a module of its own, such as `clip.py`.
+tokenizer has a module of its own, such as `clip.py` and `qwen.py`.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.prompt_weights import Piece
-from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer
+
+
+class Tokenizer(Protocol):
+    """It converts prompts to the ids of one text encoder."""
+
+    @property
+    def length(self) -> int:
+        """Return the number of tokens that the encoder gets."""
+
+    @property
+    def tokens_per_chunk(self) -> int:
+        """Return how many tokens of a prompt are among them."""
+
+    def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
+        """Return the ids, `[len(prompts), length]`."""
+
+    def weighted_tokens(self, prompt: Sequence[Piece]) -> Sequence[tuple[int, float]]:
+        """Return the ids of all tokens of a prompt with their weights."""
+
+    def fill_chunks(
+        self,
+        tokens: Sequence[tuple[int, float]],
+        ids: NDArray[np.int32],
+        weights: NDArray[np.float32],
+    ) -> None:
+        """Write tokens and their weights into `ids` and `weights`, both `[chunks, length]`."""
 
 
 class PromptChunks(NamedTuple):
@@ -29,7 +54,7 @@ class PromptChunks(NamedTuple):
 class PromptTokenizer:
     """The prompt tokenizer runs the tokenizer of every text encoder of a model."""
 
-    def __init__(self, tokenizers: Sequence[ClipTokenizer]) -> None:
+    def __init__(self, tokenizers: Sequence[Tokenizer]) -> None:
         """Take the tokenizers of a model, in the order of its text encoders."""
         self.tokenizers: Final = tuple(tokenizers)
         self.lengths: Final = tuple(tokenizer.length for tokenizer in tokenizers)

@@ -21,6 +21,7 @@ from imagefleet.worker.engine.options.textual_inversion_options import (
     LoadedInversion,
     TextualInversionOption,
 )
+from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 Floats = NDArray[np.float32]
@@ -69,8 +70,9 @@ def add_textual_inversions(
     """
     names = configs.pipeline.text_encoders
     vectors: dict[str, dict[int, Floats]] = {name: {} for name in names}
+    tokenizers = [each for each in tokenizer.tokenizers if isinstance(each, ClipTokenizer)]
     for inversion in inversions:
-        for name, each in zip(names, tokenizer.tokenizers, strict=True):
+        for name, each in zip(names, tokenizers, strict=True):
             rows = inversion.vectors[name]
             ids = each.add_vectors(inversion.loaded.name, len(rows))
             vectors[name] |= zip(ids, rows, strict=True)

@@ -1,7 +1,7 @@
-"""Read the files of a CLIP tokenizer with the precedence of transformers 5.
+"""Read the files of a tokenizer by byte pairs with the precedence of transformers 5.
 
-Input: the tokenizer's folder in a checkpoint. Output: its vocabulary, its merges and the tokens
-that are added to them. This module builds no tokenizer.
+Input: the tokenizer's folder in a checkpoint, and its kind: CLIP or Qwen. Output: its vocabulary,
+its merges and the tokens that are added to them. This module builds no tokenizer.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,14 +14,6 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader
 
-_END: Final = "<|endoftext|>"
-_DEFAULT_TOKENS: Final = {
-    "bos_token": "<|startoftext|>",
-    "eos_token": _END,
-    "unk_token": _END,
-    "pad_token": _END,
-}
-"""They are CLIPTokenizer's default tokens."""
 _NAMED: Final = (
     *("bos_token", "eos_token", "unk_token", "sep_token"),
     *("pad_token", "cls_token", "mask_token"),
@@ -32,20 +24,32 @@ Added = str | AddedToken
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenizerKind:
+    """It says what the files of one class of transformers' tokenizers may leave out."""
+
+    name: str
+    """It is the name of the tokenizer in errors."""
+    default_tokens: Mapping[str, str]
+    """It has the default tokens of the class, by their fields."""
+    required: tuple[str, ...]
+    """These tokens must not be null."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenizerFiles:
     """It has what the files of one tokenizer say."""
 
     vocabulary: dict[str, int]
     merges: list[tuple[str, str]]
     named_tokens: Mapping[str, str]
-    """It has the start, end, unknown and padding token, by their fields."""
+    """It has the start, end, unknown and padding token, by their fields, without those that are
+    null."""
     added_tokens: list[AddedToken]
     """These tokens are never split. They are in the order of their addition. One that the
     vocabulary lacks gets the next free id, whatever id a file gives to it."""
-    model_max_length: int
 
     @classmethod
-    def read(cls, files: CheckpointFiles, folder: str) -> Self:
+    def read(cls, files: CheckpointFiles, folder: str, kind: TokenizerKind) -> Self:
         """Read the tokenizer in `folder`.
 
         Raises:
@@ -55,9 +59,10 @@ class TokenizerFiles:
         fast = files.read_optional_json(f"{folder}/tokenizer.json")
         try:
             _require_right_side(fast or {}, config, f"{folder}/tokenizer.json")
-            vocabulary, merges = _bpe(files, folder, fast)
+            _require_known_fields(config, f"{folder}/tokenizer_config.json")
+            vocabulary, merges = _bpe(files, folder, fast, kind)
             listed, legacy = _listed_tokens(files, folder, config, fast)
-            named = _named_tokens({**config, **legacy}, listed)
+            named = _named_tokens({**config, **legacy}, listed, kind)
             extra = _extra_tokens({**config, **legacy})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
@@ -67,9 +72,8 @@ class TokenizerFiles:
         return cls(
             vocabulary=vocabulary,
             merges=merges,
-            named_tokens={name: str(named[name]) for name in _DEFAULT_TOKENS},
+            named_tokens={name: str(named[name]) for name in kind.default_tokens if name in named},
             added_tokens=_in_order(listed, named, extra),
-            model_max_length=_model_max_length(config, f"{folder}/tokenizer_config.json"),
         )
 
 
@@ -82,7 +86,7 @@ def _require_right_side(fast: Mapping[str, Any], config: Mapping[str, Any], file
 
 
 def _bpe(
-    files: CheckpointFiles, folder: str, fast: Mapping[str, Any] | None
+    files: CheckpointFiles, folder: str, fast: Mapping[str, Any] | None, kind: TokenizerKind
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return the vocabulary and the merges; `tokenizer.json` has precedence."""
     if fast is None:
@@ -96,7 +100,7 @@ def _bpe(
     model = fast.get("model", {})
     if model.get("type") != "BPE":
         raise CheckpointError(
-            f"{folder}/tokenizer.json is not a CLIP tokenizer: its model is "
+            f"{folder}/tokenizer.json is not a {kind.name} tokenizer: its model is "
             f"{model.get('type')!r} and not BPE"
         )
     # Older files write a merge as "a b", newer ones as ["a", "b"].
@@ -139,16 +143,18 @@ def _listed_tokens(
     return listed, fields
 
 
-def _named_tokens(fields: Mapping[str, Any], listed: Mapping[int, AddedToken]) -> dict[str, Added]:
+def _named_tokens(
+    fields: Mapping[str, Any], listed: Mapping[int, AddedToken], kind: TokenizerKind
+) -> dict[str, Added]:
     """Return the tokens with a role, by their fields."""
     by_text = {token.content: token for token in listed.values()}
     named: dict[str, Added] = {}
     for name in _NAMED:
-        token = _as_token(fields.get(name, _DEFAULT_TOKENS.get(name)))
+        token = _as_token(fields.get(name, kind.default_tokens.get(name)))
         if token is not None:
             named[name] = by_text.get(str(token), token) if name in fields else token
-        elif name in _DEFAULT_TOKENS:
-            raise ValueError(f"{name} is null; a CLIP tokenizer needs it")
+        elif name in kind.required:
+            raise ValueError(f"{name} is null; a {kind.name} tokenizer needs it")
     others = {
         name: value
         for name, value in fields.items()
@@ -216,10 +222,8 @@ def _token(options: Mapping[str, Any]) -> AddedToken:
     return AddedToken(**options)
 
 
-def _model_max_length(config: Mapping[str, Any], file: str) -> int:
-    """Check the fields that change the ids, and return the tokens per prompt."""
-    if "max_len" in config:  # the older name
-        config = {"model_max_length": config["max_len"], **config}
+def _require_known_fields(config: Mapping[str, Any], file: str) -> None:
+    """Check the fields that change the ids."""
     fields = ConfigReader(file, config)
     fields.ignore(*config)  # the others do not change the ids, or are read elsewhere
     fields.require(
@@ -230,6 +234,20 @@ def _model_max_length(config: Mapping[str, Any], file: str) -> int:
         model_specific_special_tokens=None,
         init_inputs=None,
     )
+    fields.finish()
+
+
+def read_max_length(files: CheckpointFiles, folder: str) -> int:
+    """Return the number of tokens of a prompt that a tokenizer's config gives.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    config = files.read_optional_json(f"{folder}/tokenizer_config.json") or {}
+    if "max_len" in config:  # the older name
+        config = {"model_max_length": config["max_len"], **config}
+    fields = ConfigReader(f"{folder}/tokenizer_config.json", config)
+    fields.ignore(*config)
     length = fields.count("model_max_length")
     fields.finish()
     return length

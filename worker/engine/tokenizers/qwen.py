@@ -1,0 +1,172 @@
+"""Tokenize prompts as transformers' Qwen2Tokenizer does, which Qwen3 has, too.
+
+Input: text. Output: int32 ids of a fixed length. The prompt is written as a chat first. It uses the
+`tokenizers` library directly (docs/decisions/0004).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.prompt_weights import Piece
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader
+from imagefleet.worker.engine.tokenizers.bpe_files import TokenizerFiles, TokenizerKind
+from imagefleet.worker.engine.tokenizers.chat_format import read_chat_format
+
+PADDING: Final = -1
+"""It stands for padding in the ids, since the token that pads may also be in a prompt."""
+_END: Final = "<|endoftext|>"
+QWEN: Final = TokenizerKind(
+    name="Qwen",
+    default_tokens={"eos_token": _END, "unk_token": _END, "pad_token": _END},
+    required=("pad_token",),
+)
+_WORD_PATTERN: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""It is the pattern of Qwen's tokenizer (Bai et al. 2023)."""
+
+
+class QwenTokenizer:
+    """The Qwen tokenizer converts prompts to the ids of one text encoder.
+
+    A sequence is the tokens of the chat and padding. Tokens beyond `length` are cut off.
+    """
+
+    def __init__(self, files: CheckpointFiles, folder: str, *, length: int, thinks: bool) -> None:
+        """
+        Args:
+            files: The files of the checkpoint.
+            folder: The tokenizer's folder. It holds `tokenizer.json`, or `vocab.json` and
+                `merges.txt`.
+            length: The pipeline's number of tokens per prompt.
+            thinks: See `read_chat_format`.
+
+        Raises:
+            CheckpointError: the files are missing, broken or not those of a Qwen tokenizer.
+        """
+        read = TokenizerFiles.read(files, folder, QWEN)
+        config = files.read_optional_json(f"{folder}/tokenizer_config.json") or {}
+        _require_no_further_tokens(files, folder, config)
+        self._folder = folder
+        self._chat = read_chat_format(files, folder, config, thinks=thinks)
+        self.length: Final = length
+        """It is the number of tokens per prompt, with those of the chat."""
+        try:
+            self._tokenizer = _build(read)
+        except Exception as error:  # the library raises plain Exceptions
+            raise CheckpointError(
+                f"{folder}: the vocabulary and the merges do not fit ({error}); save the tokenizer "
+                "again with transformers"
+            ) from error
+        pad = self._tokenizer.token_to_id(read.named_tokens["pad_token"])
+        if pad is None:
+            raise CheckpointError(f"{folder}: the vocabulary has no token for padding")
+        self.padding_id: Final[int] = pad
+        """The text encoder reads this token in the place of `PADDING`."""
+
+    def require_fits(self, encoder: str, positions: int, vocabulary: int) -> None:
+        """Check the tokenizer against its text encoder.
+
+        Args:
+            encoder: The encoder's folder.
+            positions: Its `max_position_embeddings`.
+            vocabulary: Its `vocab_size`.
+
+        Raises:
+            CheckpointError: a prompt or a token would be outside the encoder's embeddings.
+        """
+        if self.length > positions:
+            raise CheckpointError(
+                f"{encoder}/config.json: max_position_embeddings={positions}, but the pipeline "
+                f"gives the encoder {self.length} tokens"
+            )
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        token = max(ids, key=lambda each: ids[each])
+        if ids[token] >= vocabulary:
+            raise CheckpointError(
+                f"{self._folder}: token {token!r} has id {ids[token]}, but {encoder}/config.json "
+                f"has vocab_size={vocabulary}, so ids end at {vocabulary - 1}; take tokenizer and "
+                "text encoder from one model"
+            )
+
+    def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
+        """Return the ids, `[len(prompts), length]`."""
+        ids = np.full((len(prompts), self.length), PADDING, np.int32)
+        for row, prompt in zip(ids, prompts, strict=True):
+            self._fill(row, self._tokens(prompt))
+        return ids
+
+    @property
+    def tokens_per_chunk(self) -> int:
+        """Return the tokens of a sequence."""
+        return self.length
+
+    def weighted_tokens(self, prompt: Sequence[Piece]) -> list[tuple[int, float]]:
+        """Return the ids of all tokens of a chat. Each has the weight 1: Qwen takes no others."""
+        return [(id, 1.0) for id in self._tokens("".join(piece.text for piece in prompt))]
+
+    def fill_chunks(
+        self,
+        tokens: Sequence[tuple[int, float]],
+        ids: NDArray[np.int32],
+        weights: NDArray[np.float32],
+    ) -> None:
+        """Write tokens and their weights into `ids` and `weights`, both `[chunks, length]`.
+
+        A chat has one chunk.
+        """
+        self._fill(ids[0], [id for id, _ in tokens])
+        weights[0] = 1
+
+    def _fill(self, row: NDArray[np.int32], tokens: Sequence[int]) -> None:
+        kept = tokens[: self.length]
+        row[: len(kept)] = kept
+        row[len(kept) :] = PADDING
+
+    def _tokens(self, prompt: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(self._chat.wrap(prompt)).ids
+        return ids
+
+
+def _require_no_further_tokens(files: CheckpointFiles, folder: str, config: dict[str, Any]) -> None:
+    """Raise CheckpointError if transformers would add tokens or blanks to each text."""
+    fields = ConfigReader(f"{folder}/tokenizer_config.json", config)
+    fields.ignore(*config)
+    for name in ("add_prefix_space", "add_bos_token", "add_eos_token"):
+        fields.choice(name, False, (False, None))
+    fields.finish()
+    fast = files.read_optional_json(f"{folder}/tokenizer.json") or {}
+    kind = (fast.get("post_processor") or {}).get("type", "ByteLevel")
+    if kind != "ByteLevel":
+        raise CheckpointError(
+            f"{folder}/tokenizer.json: the post_processor {kind!r} must be 'ByteLevel', since the "
+            "tokenizer of Qwen adds no tokens to a text"
+        )
+
+
+def _build(read: TokenizerFiles) -> Tokenizer:
+    tokenizer = Tokenizer(
+        models.BPE(
+            read.vocabulary,
+            read.merges,
+            continuing_subword_prefix="",
+            end_of_word_suffix="",
+            fuse_unk=False,
+        )
+    )
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORD_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.add_tokens(read.added_tokens)
+    return tokenizer
