@@ -12,8 +12,9 @@ The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with
 `guidance_rescales.safetensors`, `weighted_prompts.safetensors`, `samplers.safetensors`; the names
 and shapes of the weights of published models; the answers for well-known checkpoints (`known`), and
 for SDXL's base and refiner together (`ensemble.safetensors`); `loras`; textual inversions
-(`inversions`); and images with the bundled model's LoRA (`outline`). The tests that read them need
-no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
+(`inversions`); images with the bundled model's LoRA (`outline`); and the hidden states of a text
+encoder (`qwen3`). The tests that read them need no torch. The stored files were made with torch
+2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
 import json
@@ -38,6 +39,7 @@ from tools.parity.checkpoints import (
 )
 from tools.parity.clip_skip import clip_skips
 from tools.parity.edits import edits
+from tools.parity.flow.qwen_truth import qwen_states
 from tools.parity.full_size import full_size
 from tools.parity.guidance_rescale import guidance_rescales
 from tools.parity.inversions import write_inversions
@@ -105,6 +107,10 @@ def write_samplers(target: Path) -> None:
     save_file(sampler_runs(), target)
 
 
+def write_qwen3(target: Path) -> None:
+    save_file(qwen_states(), target)
+
+
 def write_full_size(target: Path) -> None:
     target.write_text(json.dumps(full_size(), indent=1) + "\n", encoding="utf-8")
 
@@ -143,6 +149,7 @@ PARTS = {
     "guidance_rescales.safetensors": write_guidance_rescales,
     "weighted_prompts.safetensors": write_weighted_prompts,
     "samplers.safetensors": write_samplers,
+    "qwen3.safetensors": write_qwen3,
     "full_size.json": write_full_size,
     "known.safetensors": write_known,
     "ensemble.safetensors": write_ensemble,

@@ -51,7 +51,7 @@ LEAF_NAMES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight
 
 @dataclass(frozen=True, kw_only=True)
 class WeightNames:
-    """It says how checkpoints name the weights of a network. The network's class has it as
+    """It says how checkpoints name the weights of a network. The network has it as
     `weight_names`."""
 
     to_checkpoint: RenameRules = ()
@@ -62,12 +62,19 @@ class WeightNames:
     """Whether diffusers and transformers also read the old keys if the weights are in shards."""
     buffers: frozenset[str] = frozenset()
     """These keys are those of constant buffers, which are not weights."""
+    unread: re.Pattern[str] | None = None
+    """Keys that match are those of layers which the checkpoint's model has, and this network does
+    not compute. They may be there or not."""
 
     @classmethod
     def of(cls, network: nnx.Module) -> "WeightNames":
-        """Return the names of a network. If its class has none, the keys are our paths."""
-        names: WeightNames = getattr(type(network), "weight_names", cls())
+        """Return the names of a network. If it has none, the keys are our paths."""
+        names: WeightNames = getattr(network, "weight_names", cls())
         return names
+
+    def may_be_unused(self, key: str) -> bool:
+        """Return whether a file may have a key that the network has not."""
+        return key in self.buffers or (self.unread is not None and bool(self.unread.fullmatch(key)))
 
 
 @dataclass(frozen=True)
@@ -159,8 +166,9 @@ class WeightMapping:
                 )
             if (first := self._stored_keys.setdefault(key, stored_key)) != stored_key:
                 self._duplicates.append(f"{first} and {stored_key}")
-        known = {entry.key for entry in self._entries} | names.buffers
-        self._unused = sorted(self._stored_keys.keys() - known)
+        known = {entry.key for entry in self._entries}
+        others = sorted(self._stored_keys.keys() - known)
+        self._unused = [key for key in others if not names.may_be_unused(key)]
 
     def mismatches(self) -> Mismatches:
         """Return every key that does not match the network."""

@@ -215,6 +215,20 @@ class LayerNorm(nnx.Module):
         return ((wide - mean) * factor + self.bias[...]).astype(x.dtype)
 
 
+class RmsNorm(nnx.Module):
+    """Root mean square normalisation (Zhang & Sennrich 2019), in float32 as in transformers."""
+
+    def __init__(self, channels: int, epsilon: float) -> None:
+        self.scale = nnx.Param(jnp.ones(channels))
+        self.epsilon = epsilon
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return the normalised `x [..., c]`."""
+        wide = x.astype(jnp.float32)
+        square = jnp.square(wide).mean(-1, keepdims=True)
+        return (wide * jax.lax.rsqrt(square + self.epsilon)).astype(x.dtype) * self.scale[...]
+
+
 class ResnetBlock(nnx.Module):
     """It is diffusers' ResnetBlock2D: two convolutions with a time embedding, and a shortcut."""
 

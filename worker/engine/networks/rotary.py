@@ -1,0 +1,51 @@
+"""Rotate queries and keys by their positions (Su et al. 2021, section 3.2).
+
+Input: positions, and queries or keys. Output: the same, rotated. Angles are computed on the host,
+once for each position that may occur, so that all networks read them from tables.
+
+Axes: b rows, n tokens, h heads, d width of a head.
+"""
+
+from typing import Final, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+_AXES_OF_HEADS: Final = 2
+"""The axis of the heads is the second last one."""
+
+
+class Rotation(NamedTuple):
+    """It has the cosine and the sine of each angle, float32 `[…, n, d / 2]`."""
+
+    cosines: jax.Array | NDArray[np.float32]
+    sines: jax.Array | NDArray[np.float32]
+
+    @classmethod
+    def of_angles(cls, angles: NDArray[np.float32]) -> "Rotation":
+        """Return the rotation by these angles."""
+        return cls(np.cos(angles), np.sin(angles))
+
+    def at(self, positions: jax.Array) -> "Rotation":
+        """Return the rotations at positions `[…, n]` of a table `[positions, d / 2]`."""
+        return Rotation(*(jnp.asarray(table)[positions] for table in self))
+
+
+def rotate_halves(x: jax.Array, rotation: Rotation) -> jax.Array:
+    """Rotate pairs of which one half of a head has the first numbers and the other the second ones.
+
+    Args:
+        x: `[b, n, h, d]`.
+        rotation: For the tokens.
+    """
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cosines, sines = _for_all_heads(rotation)
+    rotated = [first * cosines - second * sines, second * cosines + first * sines]
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
+
+
+def _for_all_heads(rotation: Rotation) -> tuple[jax.Array, jax.Array]:
+    cosines, sines = (jnp.expand_dims(each, -_AXES_OF_HEADS) for each in rotation)
+    return cosines, sines
