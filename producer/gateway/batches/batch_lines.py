@@ -142,7 +142,9 @@ class BatchLines:
         images: dict[str, str | bytes] = {}
         if self.endpoint == EDITS:
             body, images = edit_of_json(body)
-            if isinstance(mask := images.get("mask_image"), bytes):
+            if isinstance(mask := images.get("mask_image"), str):
+                raise wrong_field("mask", mask, "must be a data: URL in a batch")
+            if mask is not None:
                 images["mask_image"] = transparent_part(mask)
         asked = ImagesRequest.parse(body)
         if asked.response_format == "b64_json":

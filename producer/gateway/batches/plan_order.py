@@ -38,9 +38,12 @@ from imagefleet.producer.gateway.batches.run_orders import RunOrders
 from imagefleet.producer.gateway.batches.run_places import RunPlaces
 from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.jobs.caller_images import CallerImages
+from imagefleet.producer.gateway.openai.field_names import SHAPE, in_openai_names, width_first
 from imagefleet.producer.gateway.problems import Problem
 from imagefleet.shared.errors import InvalidRequest, PlanConflict, UnknownRun
+from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.parameter_types import MAX_SEED
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 
 _SHARD_SIZE: Final = 100
 """A shard of a batch has at most so many images."""
@@ -159,9 +162,9 @@ class OrderPlanner:
         if not run.plan.rejected:
             return
         written = io.BytesIO()
+        offer = self._client.offers().get(run.plan.model or DEFAULT_MODEL)
         for rejected in run.rejected():
-            row, field = int(str(rejected["row"])), str(rejected["field"])
-            error = Failure(code="invalid_request", message=_sentence(rejected), param=field)
+            row, error = int(str(rejected["row"])), _failure(rejected, offer)
             written.write(error_line(record.id, row, lines.custom_ids[row], 400, error))
         self._files.save(
             record.order.tenant,
@@ -203,11 +206,14 @@ def _line_error(rejected: Mapping[str, object]) -> LineError:
     return LineError(code="invalid_request", message=message, param=field)
 
 
-def _sentence(rejected: Mapping[str, object]) -> str:
-    field, value, reason = rejected["field"], rejected["value"], str(rejected["reason"])
-    if value is None and reason.startswith(str(field)):
-        return reason
-    return f"{field}={value!r}: {reason}"
+def _failure(rejected: Mapping[str, object], offer: Offer | None) -> Failure:
+    """Return why a request of a batch was rejected, in the names of OpenAI's fields."""
+    field, value, reason = str(rejected["field"]), rejected["value"], str(rejected["reason"])
+    if value is None and reason.startswith(field):  # it is the sentence of a problem already
+        return Failure(code="invalid_request", message=reason, param=field)
+    fields = {"size": width_first(str(value))} if field == SHAPE else {}
+    problem = in_openai_names(InvalidRequest(field, value, reason), fields, offer)
+    return Failure(code=problem.code, message=problem.message, param=problem.field)
 
 
 def _seed_of(order_id: str) -> int:

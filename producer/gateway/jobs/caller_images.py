@@ -59,12 +59,19 @@ class CallerImages:
         if signed := self._addresses.signed_image(address):
             job_id, file = signed
             return f"{job_folder(job_id)}/{file}"
-        if named := _FILE.fullmatch(address):
-            stored = self._files.find(caller.tenant, named[2])
-            return self._files.read(caller.tenant, stored, MAX_INPUT_BYTES)
+        if _FILE.fullmatch(address):
+            return self.read_file(caller, field, address)
         if address.startswith(("http://", "https://")) or caller.tenant is None:
             return address
         raise wrong_field(field, address, _LIMIT)
+
+    def read_file(self, caller: Caller, field: str, file_id: str) -> bytes:
+        """Return the content of a file of the caller's, by its id or address. Raises Problem."""
+        named = _FILE.fullmatch(file_id)
+        if named is None:
+            raise wrong_field(field, file_id, "must be the id of a file")
+        stored = self._files.find(caller.tenant, named[2])
+        return self._files.read(caller.tenant, stored, MAX_INPUT_BYTES)
 
 
 def decode_data_url(field: str, url: str) -> bytes:

@@ -26,6 +26,20 @@ def transparent_part(file: bytes) -> bytes:
     return _png(ImageOps.invert(image.convert("RGBA").getchannel("A")))
 
 
+def check_proportions(image: bytes, mask: bytes) -> None:
+    """Check that a mask has the width and height of its image, or the same proportions: a worker
+    resizes both to one shape. An image that cannot be read is left to the checks of images."""
+    try:
+        with Image.open(BytesIO(image), formats=_OF_MASKS) as opened:
+            wanted = opened.size
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return
+    size = _opened(mask, _WITH_TRANSPARENCY).size
+    if abs(size[0] * wanted[1] - size[1] * wanted[0]) > max(*size, *wanted):
+        shown, limit = (f"{width}x{height} pixels" for width, height in (size, wanted))
+        raise wrong_field("mask", shown, f"must have the proportions of the image, {limit}")
+
+
 def white_part(file: bytes, *, invert: bool) -> bytes:
     """Return a mask of what is white, as a PNG file; if it is transparent anywhere, of what is
     opaque.

@@ -12,6 +12,8 @@ from imagefleet.producer.gateway.web.bodies import Form, off_loop, read_form, re
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 
 _FILES: Final = ("image", "mask")
+_ADDRESSES: Final = ("image_url", "file_id")
+_FORM_OF_IMAGE: Final = 'an object with "image_url", or with "file_id"'
 
 
 async def read_edit(request: Request) -> tuple[dict[str, Any], dict[str, str | bytes]]:
@@ -30,7 +32,7 @@ def edit_of_json(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str
 
 
 def _edit(
-    fields: dict[str, Any], image: str | bytes, mask: bytes | None
+    fields: dict[str, Any], image: str | bytes, mask: str | bytes | None
 ) -> tuple[dict[str, Any], dict[str, str | bytes]]:
     images = {"image": image} if mask is None else {"image": image, "mask_image": mask}
     for name in images:
@@ -44,6 +46,10 @@ def _from_form(form: Form) -> tuple[dict[str, Any], str | bytes, bytes | None]:
     for name in form.files:
         if name not in _FILES:
             raise wrong_field(name, "a file", f"must be one of {', '.join(_FILES)}")
+    for name in _FILES:
+        if name in form.fields:
+            limit = f"must be a file of the form, as `curl -F {name}=@photo.png` sends it"
+            raise wrong_field(name, form.fields[name], limit)
     fields = {
         name: converted(name, text) if name in PARAMETERS else text
         for name, text in form.fields.items()
@@ -52,13 +58,16 @@ def _from_form(form: Form) -> tuple[dict[str, Any], str | bytes, bytes | None]:
     return fields, _only("image", images), _only("mask", masks) if masks else None
 
 
-def _from_json(fields: dict[str, Any]) -> tuple[dict[str, Any], str | bytes, bytes | None]:
-    images, mask = fields.pop("images", []), fields.pop("mask", None)
-    image = _only("images", images if isinstance(images, list) else [images])
+def _from_json(
+    fields: dict[str, Any],
+) -> tuple[dict[str, Any], str | bytes, str | bytes | None]:
+    images, mask = fields.pop("images", None), fields.pop("mask", None)
+    if images is None and fields.get("image") is not None:
+        limit = f"is called images here, a list of one image: {_FORM_OF_IMAGE}"
+        raise wrong_field("image", fields["image"], limit)
+    image = _only("images", images if isinstance(images, list) else [images] if images else [])
     address = _address("images", image)
-    if mask is None:
-        return fields, address, None
-    return fields, address, decode_data_url("mask", _address("mask", mask))
+    return fields, address, None if mask is None else _mask(mask)
 
 
 def _only(field: str, images: list[Any]) -> Any:
@@ -68,7 +77,17 @@ def _only(field: str, images: list[Any]) -> Any:
 
 
 def _address(field: str, image: object) -> str:
-    address = image.get("image_url") if isinstance(image, Mapping) else None
-    if not isinstance(address, str):
-        raise wrong_field(field, image, 'must be an object with "image_url"')
-    return address
+    """Return the address of an image, or the id of its file. Raises Problem."""
+    given = image if isinstance(image, Mapping) else {}
+    found = [given[name] for name in _ADDRESSES if given.get(name) is not None]
+    if len(found) != 1 or not isinstance(found[0], str):
+        raise wrong_field(field, image, f"must be {_FORM_OF_IMAGE}")
+    return found[0]
+
+
+def _mask(mask: object) -> str | bytes:
+    """Return the content of a mask, or the id of its file. Raises Problem."""
+    address = _address("mask", mask)
+    if address.startswith(("http://", "https://")):
+        raise wrong_field("mask", address, "must be a data: URL, or the id of a file in file_id")
+    return decode_data_url("mask", address) if address.startswith("data:") else address

@@ -12,9 +12,11 @@ from starlette.responses import JSONResponse, Response
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.gateway import Gateway
-from imagefleet.producer.gateway.jobs.masks import transparent_part
+from imagefleet.producer.gateway.jobs.caller_images import decode_data_url
+from imagefleet.producer.gateway.jobs.masks import check_proportions, transparent_part
 from imagefleet.producer.gateway.jobs.repeats import RequestJob
 from imagefleet.producer.gateway.openai.edit_images import read_edit
+from imagefleet.producer.gateway.openai.field_names import in_openai_names
 from imagefleet.producer.gateway.openai.images_document import (
     ANSWERS,
     edits_body,
@@ -29,7 +31,8 @@ from imagefleet.producer.gateway.web.events import event_stream
 from imagefleet.producer.gateway.web.held_bytes import held_bytes
 from imagefleet.producer.gateway.web.long_texts import digest_of
 from imagefleet.producer.gateway.web.request_log import JOB_HEADER
-from imagefleet.shared.errors import JobCancelled, JobFailed
+from imagefleet.shared.errors import InvalidRequest, JobCancelled, JobFailed
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 
 router: Final = APIRouter(prefix="/v1/images", tags=["OpenAI Images"])
 Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
@@ -76,10 +79,15 @@ async def _submit(
     asked = ImagesRequest.parse(fields)
     parameters = asked.parameters(gateway.settings.model_aliases)
     content = await off_loop(request, _digest, fields, images)
-    if isinstance(mask := images.get("mask_image"), bytes):
-        images["mask_image"] = await gateway.decoding.run(transparent_part, mask)
+    if "mask_image" in images:
+        images["mask_image"] = await _mask(gateway, caller, images)
     job = await gateway.repeats.job_of(caller, request.url.path, content, request.headers)
-    await gateway.jobs.submit(caller, {**parameters, **images}, name=job.name)
+    try:
+        await gateway.jobs.submit(caller, {**parameters, **images}, name=job.name)
+    except InvalidRequest as error:
+        offers = await gateway.threads.run(gateway.client.offers)
+        offer = offers.get(str(parameters.get("model") or DEFAULT_MODEL))
+        raise in_openai_names(error, fields, offer) from None
     request.state.job = job.name
     held_bytes(request).release()
     answer = ImagesAnswer(
@@ -91,6 +99,21 @@ async def _submit(
         partial_images=asked.partial_images or 0,
     )
     return _Order(job=job, answer=answer, streams=bool(asked.stream))
+
+
+async def _mask(gateway: Gateway, caller: Caller, images: dict[str, str | bytes]) -> bytes:
+    """Return the mask of an edit as a job takes it: its transparent part is white.
+
+    Raises Problem.
+    """
+    image, mask = images["image"], images["mask_image"]
+    if isinstance(mask, str):
+        mask = await gateway.store_threads.run(gateway.inputs.read_file, caller, "mask", mask)
+    if isinstance(image, str) and image.startswith("data:"):
+        image = images["image"] = await gateway.decoding.run(decode_data_url, "images", image)
+    if isinstance(image, bytes):
+        await gateway.decoding.run(check_proportions, image, mask)
+    return await gateway.decoding.run(transparent_part, mask)
 
 
 async def _answer(request: Request, caller: Caller, order: _Order) -> Response:

@@ -77,8 +77,8 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
 """Answers of the routes that make images."""
 _ADDRESS: Final = {
     "type": "object",
-    "properties": {"image_url": _TEXT},
-    "required": ["image_url"],
+    "properties": {"image_url": _TEXT, "file_id": _TEXT},
+    "oneOf": [{"required": ["image_url"]}, {"required": ["file_id"]}],
 }
 
 
@@ -94,11 +94,11 @@ def edits_body() -> dict[str, Any]:
         "items": _ADDRESS,
         "minItems": 1,
         "maxItems": 1,
-        "description": "The image to start from: an http(s) or data: URL, or an address of an "
-        "image of this gateway.",
+        "description": "The image to start from: a file, an http(s) or data: URL, or an address of "
+        "an image of this gateway.",
     }
     about_mask = "of an image that is transparent where it is edited."
-    mask = {**_ADDRESS, "description": f"A data: URL {about_mask}"}
+    mask = {**_ADDRESS, "description": f"A data: URL, or a file, {about_mask}"}
     files = {
         "image": {**_FILE, "description": "The image to start from; also as `image[]`."},
         "mask": {**_FILE, "description": f"The file {about_mask}"},

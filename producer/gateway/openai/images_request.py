@@ -13,7 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.producer.gateway.web.bodies import check_fields
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 from imagefleet.shared.jobs.parameter_types import MAX_IMAGES
+from imagefleet.shared.jobs.request_errors import why_unknown
 
 _SIZE: Final = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})")
 _MAX_PARTIAL_IMAGES: Final = 3
@@ -58,8 +60,14 @@ class ImagesRequest(BaseModel):
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
-        """Check the fields of a request. Raises Problem."""
+        """Check the fields of a request. A misspelled parameter would be another image.
+
+        Raises Problem.
+        """
         request = check_fields(cls, fields)
+        for name, value in (request.model_extra or {}).items():
+            if value is not None and name not in _PARAMETERS:
+                raise wrong_field(name, value, why_unknown(name, _KNOWN))
         if request.background == "transparent":
             limit = "is not possible, because the models make no transparent images; leave it out"
             raise wrong_field("background", request.background, limit)
@@ -96,3 +104,13 @@ class ImagesRequest(BaseModel):
             limit = "must be WIDTHxHEIGHT in pixels, as in 512x512, or auto"
             raise wrong_field("size", self.size, limit)
         return {"width": int(found[1]), "height": int(found[2])}
+
+
+_PARAMETERS: Final = frozenset({*PARAMETERS, "id"})
+"""What is wrong with these is checked later, as of an `id`, which the gateway chooses."""
+_KNOWN: Final = tuple(
+    dict.fromkeys(
+        name for name in (*ImagesRequest.model_fields, *PARAMETERS) if name != "callback_prediction"
+    )
+)
+"""A request may have these fields. The gateway alone sets `callback_prediction`."""

@@ -56,6 +56,8 @@ def test_a_batch_makes_the_images_of_its_lines(gateway: GatewayProcess, producer
     assert {each["response"]["status_code"] for each in errors.values()} == {400}
     error = errors["misspelled"]["response"]["body"]["error"]
     assert (error["param"], "sead=3" in error["message"]) == ("sead", True)
+    error = errors["wrong"]["response"]["body"]["error"]
+    assert (error["param"], "it makes 64x64" in error["message"]) == ("size", True)
 
     shown = client.get(f"/runs/{batch.id}", cast_to=httpx.Response).json()
     run = producer.find_bulk(shown["bulk_run"])
