@@ -23,6 +23,7 @@ from imagefleet.shared.bulk.file_layout import (
 )
 from imagefleet.shared.bulk.first_samples import first_samples
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
+from imagefleet.shared.bulk.reading_guide import reading_guide
 from imagefleet.shared.bulk.sample_features import features_yaml
 from imagefleet.shared.bulk.stats import RunStats, ShardStats
 from imagefleet.shared.errors import InvalidRequest, StorageUnavailable
@@ -156,6 +157,10 @@ No image is a photograph, and nobody has reviewed them.
 | | |
 |---|---|
 {rows}
+
+{reading_guide(plan)}
+
+## How it was made
 
 The metadata of every sample holds its parameters. The same model with the same
 {", ".join(names)} and {last} generates the same image again.

@@ -268,6 +268,21 @@ OTHERS: Final[Mapping[str, Sequence[Long]]] = {
     "tpu/test_convolutions.py": [
         Long("it needs the TPU compiler, a download of 684 MB; tests/unit interprets", [EVERY]),
     ],
+    "unit/bulk/test_reading_guide.py": [
+        Long(
+            "importing `datasets` takes long; its example [png] of a WebDataset stays, and "
+            "tests/integration/test_bulk_reading.py reads each format with it",
+            [
+                "test_datasets_has_each_value_as_it_was_given_beside_its_image",
+                "test_the_samples_of_a_webdataset_have_each_value_and_datasets_has_each_column[webp]",
+                "test_the_samples_of_a_webdataset_have_each_value_and_datasets_has_each_column[jpeg]",
+            ],
+        ),
+        Long(
+            "the example [webdataset] has the same files of metadata",
+            ["test_tables_have_each_value_as_it_was_given[files]"],
+        ),
+    ],
     "unit/bulk/test_sample_features.py": [
         Long(
             "importing `datasets` takes long; late and mixed columns stay",
