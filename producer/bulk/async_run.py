@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from imagefleet.producer.bulk.run import POLL_S, BulkRun, last_or_raise
-from imagefleet.producer.bulk.verify import VerifyReport
+from imagefleet.producer.bulk.verify_report import VerifyReport
 from imagefleet.producer.connection.outages import deadline_of
 from imagefleet.shared.bulk.plan import Plan
 from imagefleet.shared.bulk.records import RunStatus

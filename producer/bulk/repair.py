@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from imagefleet.producer.bulk.verify import VerifyReport
+from imagefleet.producer.bulk.verify_report import VerifyReport
 from imagefleet.shared.bulk.commit_markers import finished_shards
 from imagefleet.shared.bulk.file_layout import (
     CHECKPOINTS,

@@ -15,7 +15,8 @@ from typing import Final
 from imagefleet.producer.bulk.regenerate import Regenerate
 from imagefleet.producer.bulk.rejected import read_rejected
 from imagefleet.producer.bulk.repair import damaged_files, damaged_shards, with_failed_rows
-from imagefleet.producer.bulk.verify import VerifyReport, verify
+from imagefleet.producer.bulk.verify import OnShard, ignore, verify
+from imagefleet.producer.bulk.verify_report import VerifyReport
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.connection.outages import OutageTolerance, deadline_of
 from imagefleet.shared.bulk.commit_markers import finished_shards
@@ -108,9 +109,13 @@ class BulkRun:
         with self.connection.runs() as runs:
             return runs.cancel(self.id)
 
-    def verify(self, *, sample: int = 0) -> VerifyReport:
-        """Check every file against the plan, and `sample` rows against images generated now."""
-        return verify(self.plan, self.store, self.regenerate, sample=sample)
+    def verify(self, *, sample: int = 0, on_shard: OnShard = ignore) -> VerifyReport:
+        """Check every file against the plan, and `sample` rows against images generated now.
+
+        Args:
+            on_shard: called after each shard with the numbers of checked shards and of problems.
+        """
+        return verify(self.plan, self.store, self.regenerate, sample=sample, on_shard=on_shard)
 
     def repair(self, report: VerifyReport) -> int:
         """Send the damaged shards of a report again, and return their number.

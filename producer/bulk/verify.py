@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Final
 
@@ -23,6 +22,7 @@ from imagefleet.producer.bulk.sample_reader import (
     read_metadata,
     sample_keys_in,
 )
+from imagefleet.producer.bulk.verify_report import Problem, VerifyReport
 from imagefleet.producer.bulk.wrong_rows import wrong_rows
 from imagefleet.shared.bulk.commit_markers import difference_from_plan
 from imagefleet.shared.bulk.file_layout import (
@@ -40,59 +40,32 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text.printable import counted
 
+OnShard = Callable[[int, int], None]
+"""It is called after each shard, with the shards that were checked and the problems so far. What it
+raises ends the verification."""
 _MAX_DIFFERENCE: Final = 1
 """Levels, of 255, by which an image may differ that other devices generated."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """A difference between the dataset and its plan."""
-
-    shard: str
-    what: str
-    """`unfinished`, `missing file`, `changed file`, `damaged file`, `missing samples`, `unplanned
-    samples`, `repeated samples`, `wrong prompt or seed`, `wrong parameters`, `unplanned
-    file`, `different image`, `not compared` or `damaged plan`."""
-    detail: str
-    samples: int = 0
-    """Number of samples with the problem, if it is known."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifyReport:
-    """The result of a verification. `planned`, `present` and `failed` count samples."""
-
-    shards: int
-    planned: int
-    present: int
-    failed: int
-    """Samples that could not be generated. The commit markers list them, so they are no problem."""
-    regenerated_rows: int
-    """Rows that were generated again."""
-    regenerated: int
-    """Their images, which were compared."""
-    max_difference: int
-    """No regenerated image differs by more levels, of 255."""
-    problems: tuple[Problem, ...]
-
-    @property
-    def clean(self) -> bool:
-        return not self.problems
-
-    @property
-    def unplanned_files(self) -> int:
-        """Return the number of files that are not in the plan. Only the user may delete them."""
-        return sum(problem.what == "unplanned file" for problem in self.problems)
+def ignore(checked: int, problems: int) -> None:
+    """Do nothing after a shard."""
 
 
 def verify(
-    plan: Plan, store: ObjectStore, regenerate: Regenerate, *, sample: int = 0, seed: int = 0
+    plan: Plan,
+    store: ObjectStore,
+    regenerate: Regenerate,
+    *,
+    sample: int = 0,
+    seed: int = 0,
+    on_shard: OnShard = ignore,
 ) -> VerifyReport:
     """Check every shard, and compare `sample` rows, or all if there are fewer, with images
     generated now. Rows are drawn with `seed`."""
     verification = _Verification(plan, store)
-    for shard in plan.shards:
+    for number, shard in enumerate(plan.shards, 1):
         verification.check_shard(shard)
+        on_shard(number, verification.problems)
     verification.find_unplanned_files()
     if sample:
         verification.compare(sample, regenerate, random.Random(seed))
@@ -113,6 +86,11 @@ class _Verification:
         """Commit markers name these keys."""
         self._present = self._failed = self._max_difference = 0
         self._regenerated_rows = self._regenerated = 0
+
+    @property
+    def problems(self) -> int:
+        """Return how many problems were found so far."""
+        return len(self._problems)
 
     def report(self) -> VerifyReport:
         return VerifyReport(

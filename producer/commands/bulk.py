@@ -10,7 +10,7 @@ from rich.table import Table
 
 from imagefleet.producer.bulk.progress_view import Rates, line, render
 from imagefleet.producer.bulk.repair import is_repaired
-from imagefleet.producer.bulk.verify import VerifyReport
+from imagefleet.producer.bulk.verify_report import VerifyReport
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.bulk_output import watch_run
 from imagefleet.producer.commands.bulk_run import run

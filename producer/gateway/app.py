@@ -10,7 +10,8 @@ from fastapi import FastAPI
 
 from imagefleet.producer.gateway.batches import batch_routes, file_routes, run_routes
 from imagefleet.producer.gateway.batches.run_keeper import RunKeeper
-from imagefleet.producer.gateway.datasets import dataset_routes
+from imagefleet.producer.gateway.datasets import dataset_routes, verification_routes
+from imagefleet.producer.gateway.datasets.verifier import Verifier
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.history import job_routes
 from imagefleet.producer.gateway.openai import images, models
@@ -39,6 +40,7 @@ _OPENAI: Final = Dialect(
         batch_routes.router,
         run_routes.router,
         dataset_routes.router,
+        verification_routes.router,
         image_files.router,
         job_routes.router,
         fleet_routes.router,
@@ -67,6 +69,7 @@ def build_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     app.state.run_keeper = RunKeeper(gateway)
+    app.state.verifier = Verifier(gateway, app.state.run_keeper)
     for dialect in _DIALECTS:
         for router in dialect.routers:
             app.include_router(router)
@@ -91,8 +94,11 @@ def build_app(gateway: Gateway) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     gateway: Gateway = app.state.gateway
     keeper: RunKeeper = app.state.run_keeper
+    verifier: Verifier = app.state.verifier
     await gateway.start()
     keeper.start()
+    verifier.start()
     yield
+    verifier.close()
     keeper.close()
     gateway.close()

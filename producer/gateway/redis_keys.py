@@ -111,3 +111,9 @@ def ordered_runs_key(namespace: str, folder: str) -> str:
 def runs_due_key(namespace: str) -> str:
     """Return the key of when a gateway must look at each batch or run again (sorted set: id)."""
     return f"{namespace}:http-runs-due"
+
+
+def verifications_due_key(namespace: str) -> str:
+    """Return the key of when a gateway must go on with each verification of a run (sorted set: run
+    and verification)."""
+    return f"{namespace}:http-verifications-due"

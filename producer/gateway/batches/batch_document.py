@@ -10,6 +10,7 @@ from imagefleet.producer.gateway.batches.batch_request import (
     RunRequest,
 )
 from imagefleet.producer.gateway.batches.file_document import Answers, in_json, list_of
+from imagefleet.producer.gateway.batches.verification import VerificationState
 from imagefleet.producer.gateway.web.document import may_answer, of_events
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 
@@ -38,10 +39,41 @@ _BATCH: Final = {
     "title": "Batch",
     "properties": {**_ORDER["properties"], "request_counts": _COUNTS},  # type: ignore[dict-item]
 }
+_PROBLEM: Final = {
+    "type": "object",
+    "properties": {"shard": _TEXT, "what": _TEXT, "detail": _TEXT, "samples": _COUNT},
+    "required": ["shard", "what", "detail", "samples"],
+}
+_VERIFICATION: Final = {
+    "type": ["object", "null"],
+    "description": "The latest that was asked for.",
+    "properties": {
+        "state": {"enum": list(VerificationState)},
+        "repair": {"type": "boolean", "description": "Damaged shards are made again."},
+        "requested_at": {"type": "number", "description": "Unix seconds."},
+        "ended_at": {"type": ["number", "null"]},
+        "shards": _COUNT,
+        "checked": {**_COUNT, "description": "Shards."},
+        "planned": {**_COUNT, "description": "Images, as `present` and `failed`."},
+        "present": _COUNT,
+        "failed": {**_COUNT, "description": "They could not be generated, which is no problem."},
+        "clean": {"type": ["boolean", "null"], "description": "Null: it has not ended."},
+        "problem_count": _COUNT,
+        "problems": {"type": "array", "items": _PROBLEM, "description": "The first of them."},
+        "sent_again": {**_COUNT, "description": "Shards that were repaired."},
+        "error": {"type": ["string", "null"], "description": "Why it has failed."},
+    },
+    "required": ["state", "repair", "shards", "checked", "clean", "problem_count", "problems"],
+}
 _RUN: Final = {
     **_ORDER,
     "title": "Run",
-    "properties": {**_ORDER["properties"], "rows": _COUNTS, "images": _COUNTS},  # type: ignore[dict-item]
+    "properties": {
+        **_ORDER["properties"],  # type: ignore[dict-item]
+        "rows": _COUNTS,
+        "images": _COUNTS,
+        "verification": _VERIFICATION,
+    },
 }
 _UNKNOWN_PAGE: Final[Answers] = {404: {"description": "There is none with the id `after`."}}
 _CONTENT: Final = {"schema": {**_TEXT, "format": "binary"}}
@@ -65,6 +97,10 @@ RUN_CREATE_ANSWERS: Final[Answers] = {**CREATE_ANSWERS, **RUN_ANSWERS}
 CANCEL_ANSWERS: Final[Answers] = {
     200: in_json("It will end soon.", _ORDER),
     409: {"description": "It has ended."},
+}
+VERIFYING_ANSWERS: Final[Answers] = {
+    202: in_json("It has begun, and goes on in the background.", _RUN),
+    409: {"description": "The run has not ended, or its state does not allow it."},
 }
 EVENTS_ANSWERS: Final[Answers] = {200: _STREAM}
 RUN_FILES_ANSWERS: Final[Answers] = {

@@ -15,7 +15,6 @@ from imagefleet.producer.gateway.batches.batch_output import (
 )
 from imagefleet.producer.gateway.batches.run_order import (
     BATCH_PREFIX,
-    MAX_SHOWN_ERRORS,
     LineError,
     OrderRecord,
     OrderState,
@@ -87,23 +86,8 @@ class OrderFinisher:
         if record.order.is_batch:
             fields = self._write_output(record, run, end)
         else:
-            fields = self._count(record, run)
+            fields = count_rows(record, run)
         self._orders.end(record.id, end, **fields)
-
-    def _count(self, record: OrderRecord, run: BulkRun) -> dict[str, Any]:
-        """Return how many rows of a run are done, how many failed, and why the first of them did,
-        behind the rejected rows."""
-        done = failed = made = 0
-        errors = {
-            each.message: each for each in record.errors
-        }  # some, if another gateway died here
-        for shard, stats in finished_shards(run.store, run.plan, run.plan.shards):
-            failed += len(stats.failures)
-            done += shard.rows - len(stats.failures)
-            made += stats.samples
-            errors |= {each.message: each for each in map(_line_error, stats.failures)}
-        shown = tuple(errors.values())[:MAX_SHOWN_ERRORS]
-        return {"done": done, "failed": record.rows - done, "made": made, "errors": shown}
 
     def _write_output(self, record: OrderRecord, run: BulkRun, end: OrderState) -> dict[str, Any]:
         """Store the output files of a batch. Return the fields of the record that name them."""
@@ -157,3 +141,11 @@ class OrderFinisher:
 def _line_error(failure: RowFailure) -> LineError:
     """Return why a row of a run has no images. Rows count from 0, as in datasets."""
     return LineError(code=failure.code, message=f"row {failure.row}: {failure.message}")
+
+
+def count_rows(record: OrderRecord, run: BulkRun) -> dict[str, int]:
+    """Return how many rows of a run are done, and how many failed, as fields of its record."""
+    done = 0
+    for shard, stats in finished_shards(run.store, run.plan, run.plan.shards):
+        done += shard.rows - len(stats.failures)
+    return {"done": done, "failed": record.rows - done}

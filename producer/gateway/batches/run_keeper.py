@@ -5,15 +5,14 @@ dies, another one goes on with what it had begun, seconds later.
 """
 
 import logging
-import threading
 from typing import Final
 
-from imagefleet.producer.connection.outages import RETRY_S
 from imagefleet.producer.gateway.batches.finish_order import OrderFinisher
 from imagefleet.producer.gateway.batches.plan_order import OrderPlanner, Refused
 from imagefleet.producer.gateway.batches.run_order import LineError, OrderRecord, OrderState
 from imagefleet.producer.gateway.batches.run_orders import RunOrders
 from imagefleet.producer.gateway.batches.run_places import RunPlaces
+from imagefleet.producer.gateway.files.due_threads import DueThreads
 from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.shared.errors import (
@@ -26,8 +25,6 @@ from imagefleet.shared.errors import (
 log = logging.getLogger(__name__)
 
 _THREADS: Final = 2
-_IDLE_S: Final = 1.0
-"""Seconds between two looks if nothing is due."""
 _LOOK_S: Final = 2.0
 """A gateway looks at the run of an order after so many seconds again."""
 _LATER_S: Final = 5.0
@@ -50,34 +47,15 @@ class RunKeeper:
             client, files, gateway.inputs, self.orders, self.places, aliases
         )
         self._finisher = OrderFinisher(files, self.orders, self.places)
-        self._closed = threading.Event()
+        self._threads = DueThreads("imagefleet-runs", _THREADS, self._work)
 
     def start(self) -> None:
         """Start the threads. They end with the process, or when this is closed."""
-        for _ in range(_THREADS):
-            threading.Thread(target=self._run, name="imagefleet-runs", daemon=True).start()
+        self._threads.start()
 
     def close(self) -> None:
         """Begin nothing new. What is begun goes on elsewhere if this process ends."""
-        self._closed.set()
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed.is_set()
-
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            try:
-                if not self._work():
-                    self._closed.wait(_IDLE_S)
-            except BrokerUnavailable as error:
-                log.warning("%s. Waiting until it is back", error)
-                self._closed.wait(RETRY_S)
-            except Exception:  # of any kind: the orders of others would wait for ever
-                if self._closed.is_set():  # Redis may be closed in the middle of a call
-                    return
-                log.exception("an order or a file could not be worked on")
-                self._closed.wait(RETRY_S)
+        self._threads.close()
 
     def _work(self) -> bool:
         """Work on one order that is due, else on one expired file. Return whether there was one."""

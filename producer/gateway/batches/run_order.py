@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from imagefleet.producer.gateway.access.caller import Caller
+from imagefleet.producer.gateway.batches.verification import Verification
 from imagefleet.shared.jobs.model import Count, Model, Time
 
 BATCH_PREFIX = "batch_"
@@ -132,6 +133,8 @@ class OrderRecord(Model):
     """Images that are there, once it has ended. None: an older release let it end."""
     output_file_id: str | None = None
     error_file_id: str | None = None
+    verification: Verification | None = None
+    """The latest one that was asked for."""
 
     @property
     def id(self) -> str:

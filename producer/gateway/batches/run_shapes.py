@@ -4,6 +4,7 @@ from typing import Any
 
 from imagefleet.producer.gateway.batches.batch_shapes import counts, moments
 from imagefleet.producer.gateway.batches.run_order import OrderRecord
+from imagefleet.producer.gateway.batches.verification import Verification
 from imagefleet.shared.bulk.records import RunStatus
 
 
@@ -32,6 +33,18 @@ def run_body(record: OrderRecord, run: RunStatus | None) -> dict[str, Any]:
         ],
         "bulk_run": record.bulk_run or None,
         "metadata": order.metadata,
+        "verification": _verification_body(record.verification),
+    }
+
+
+def _verification_body(verification: Verification | None) -> dict[str, Any] | None:
+    if verification is None:
+        return None
+    hidden = {"id", "tries", "error"}
+    return {
+        **verification.model_dump(mode="json", exclude=hidden),
+        "clean": verification.is_clean,
+        "error": verification.error or None,
     }
 
 
