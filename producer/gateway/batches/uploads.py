@@ -61,6 +61,8 @@ def _parse(form: FormData, max_bytes: int, max_keep_s: int) -> Upload:
     if (file.size or 0) > max_bytes:
         limit = f"must have at most {max_bytes:,} bytes"
         raise Problem(413, "body_too_large", f"{field_name}: {limit}", field=field_name)
+    if not file.size:
+        raise wrong_field(field_name, file.filename, "must not be empty; it has 0 bytes")
     content_type = file.content_type or _ANY_TYPE
     is_known = _CONTENT_TYPE.fullmatch(content_type)
     given: dict[str, Any] = {

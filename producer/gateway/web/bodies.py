@@ -23,6 +23,14 @@ _MAX_FIELDS: Final = 100
 _MAX_FIELD_BYTES: Final = 1_000_000
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 100
+_LIMITS: Final = {
+    "missing": "is required",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "too_short": "must not be empty",
+}
+"""It says in words of JSON what pydantic says of these errors in words of Python."""
 _SEPARATORS: Final = (b",", b"[", b"{")
 _COPIES_OF_WIDE_LETTERS: Final = 6
 """Python keeps each letter of a text in 4 bytes if one of them is as rare as an emoji. Such JSON is
@@ -162,5 +170,5 @@ def check_fields(kind: type[M], fields: Mapping[str, Any]) -> M:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0]) if first["loc"] else "body"
-        limit = first["msg"].replace("Input should", "must")
+        limit = _LIMITS.get(first["type"]) or first["msg"].replace("Input should", "must")
         raise wrong_field(name, fields.get(name), limit[0].lower() + limit[1:]) from None

@@ -70,6 +70,8 @@ class _Refusals(Notes):
         if name.startswith("<"):
             name, value = "prompt", name
         limit = "has no equal here, and would change the image; leave it out"
+        if name in _SAMPLERS:
+            limit = "is no sampler here; GET /sdapi/v1/samplers lists those of the model"
         raise wrong_field(_SPELLED.get(name, name), value, limit)
 
 

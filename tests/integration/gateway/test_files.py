@@ -115,6 +115,8 @@ def test_the_file_of_another_tenant_is_as_unknown_as_one_that_never_was(
     ("form", "files", "field"),
     [
         ({"purpose": "batch"}, {}, "file"),
+        ({"purpose": "batch"}, {"file": ("a", b"")}, "file"),
+        ({}, {"content": ("a", b"")}, "content"),
         ({"purpose": "other"}, {"file": ("a", b"a")}, "purpose"),
         ({"metadata": "[1]"}, {"content": ("a", b"a")}, "metadata"),
         (

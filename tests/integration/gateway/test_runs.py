@@ -93,6 +93,7 @@ def test_a_run_is_made_of_a_file_and_can_be_cancelled(http: httpx.Client) -> Non
     ("fields", "field"),
     [
         ({"rows": []}, "rows"),
+        ({"rows": "a"}, "rows"),
         ({}, "rows"),
         ({"rows": ["a"], "wildcards": "/etc"}, "wildcards"),
         ({"rows": ["a"], "upload_files": True}, "upload_files"),

@@ -60,6 +60,16 @@ def test_a_misspelled_field_is_answered_with_the_nearest(name: str, meant: str) 
     assert refused.value.field == name
 
 
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [({}, "prompt=None: is required"), ({"prompt": 3}, "prompt=3: must be text")],
+)
+def test_what_is_wrong_is_said_in_words_of_json(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(Problem) as refused:
+        ImagesRequest.parse(fields)
+    assert refused.value.message == sentence
+
+
 def test_no_caller_is_told_of_a_field_that_it_may_not_send() -> None:
     with pytest.raises(Problem, match="the parameters are prompt, model, n, size") as refused:
         ImagesRequest.parse({"prompt": "a", "colour": "red"})

@@ -152,6 +152,11 @@ def test_what_has_no_equal_and_would_change_the_image_is_refused(
     assert caught.value.message.startswith(f"{name}=")
 
 
+def test_a_sampler_that_is_none_is_answered_with_where_the_others_are_listed() -> None:
+    with pytest.raises(Problem, match="GET /sdapi/v1/samplers lists"):
+        _parameters(sampler_name="Nonsense")
+
+
 def test_the_answer_repeats_the_fields_but_no_secrets() -> None:
     request = GenerationRequest.parse({"prompt": "a", "auth": "user:secret"}, has_image=False)
     assert request.echo == {"prompt": "a"}
