@@ -87,6 +87,8 @@ def _probed(url: str, load: Load) -> Iterator[None]:
     ended, longest_s = processes.Event(), processes.Value("d", 0.0)
     prober = processes.Process(target=_probe, args=(url, ended, longest_s))
     prober.start()
+    while not longest_s.value:
+        time.sleep(_PROBE_S)
     yield
     ended.set()
     prober.join()

@@ -93,6 +93,12 @@ class GatewaySettings(Settings):
         description="Seconds within which the body of a request must have come; else it is "
         "answered with 408. A file has ten times as many.",
     )
+    http_send_timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="Seconds within which a client must read the next 64 kB of an answer; else its "
+        "connection is cut.",
+    )
     http_wait_s: float = Field(
         default=600.0,
         gt=0,

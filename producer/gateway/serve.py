@@ -12,7 +12,7 @@ from imagefleet.producer.gateway.access.authenticate import is_loopback
 from imagefleet.producer.gateway.app import build_app
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.gateway_settings import GatewaySettings
-from imagefleet.producer.gateway.web.heads import bound_heads
+from imagefleet.producer.gateway.web.connections import bound_connections
 from imagefleet.producer.gateway.web.metrics import WATCHED_JOBS, serve_metrics
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.process.http_server import HttpServer
@@ -53,7 +53,7 @@ def serve(settings: GatewaySettings, host: str, port: int, on_ready: Callable[[i
         host=host,
         port=port,
         backlog=_BACKLOG,
-        http=bound_heads(settings.http_head_timeout_s),
+        http=bound_connections(settings.http_head_timeout_s, settings.http_send_timeout_s),
         log_config=None,
         access_log=False,
         server_header=False,

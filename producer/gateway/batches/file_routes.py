@@ -24,7 +24,9 @@ from imagefleet.producer.gateway.batches.file_shapes import file_body, is_of_rep
 from imagefleet.producer.gateway.batches.pages import list_body, page_of
 from imagefleet.producer.gateway.batches.uploads import read_upload
 from imagefleet.producer.gateway.files.stored_file import OPENAI_PREFIX, OUTPUT_PURPOSE
+from imagefleet.producer.gateway.files.tenant_files import PART_BYTES
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
+from imagefleet.producer.gateway.web.held_bytes import held_bytes
 from imagefleet.producer.gateway.web.limit_body import BodyLimit
 
 PATH: Final = "/v1/files"
@@ -33,6 +35,8 @@ Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
 Reader = Annotated[Caller, Depends(caller_with(Scope.READ))]
 _FORM_BYTES: Final = 1_000_000
 """What a form has around its file at most."""
+PARTS_BYTES: Final = 2 * PART_BYTES
+"""A file takes this memory while it is sent: the part that is sent, and the next one."""
 _SLOWER: Final = 10
 """A file may take so many times as long as another body."""
 DOWNLOAD: Final = {
@@ -114,6 +118,7 @@ async def get_content(request: Request, caller: Reader, file_id: str) -> Respons
     """Return the content of a file."""
     gateway = gateway_of(request)
     file = await gateway.threads.run(gateway.files.find, caller.tenant, file_id)
+    await held_bytes(request).take_for_answer(min(file.size, PARTS_BYTES))
     parts = await gateway.store_threads.run(gateway.files.parts, caller.tenant, file)
     headers = {**DOWNLOAD, "content-length": str(file.size)}
     if file.purpose == OUTPUT_PURPOSE:

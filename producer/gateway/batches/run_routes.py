@@ -30,7 +30,7 @@ from imagefleet.producer.gateway.batches.batch_request import (
     checked_options,
     run_order,
 )
-from imagefleet.producer.gateway.batches.file_routes import DOWNLOAD
+from imagefleet.producer.gateway.batches.file_routes import DOWNLOAD, PARTS_BYTES
 from imagefleet.producer.gateway.batches.orders_of_caller import CallerOrders, keeper_of
 from imagefleet.producer.gateway.batches.pages import list_body, page_of
 from imagefleet.producer.gateway.batches.run_access import readable_run
@@ -42,6 +42,7 @@ from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.producer.gateway.web.bodies import check_fields, off_loop, read_json
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.events import event, event_stream
+from imagefleet.producer.gateway.web.held_bytes import held_bytes
 
 router: Final = APIRouter(prefix="/v1/runs", tags=["Runs"])
 Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
@@ -186,6 +187,7 @@ async def get_run_file(
         headers["content-disposition"] = f'inline; filename="{name}"'
     if file.sha256 is not None:
         headers["etag"] = f'"{file.sha256}"'
+    await held_bytes(request).take_for_answer(min(file.size, PARTS_BYTES))
     content = gateway.store_threads.each(file.parts)
     return StreamingResponse(content, media_type=file.media_type, headers=headers)
 

@@ -28,7 +28,8 @@ _FOLDER_CHARACTERS: Final = 32
 _UPLOAD_S: Final = 3_600.0
 """Seconds after which the object of an upload that nobody recorded is deleted."""
 _CLAIM_S: Final = 60.0
-_PART_BYTES: Final = 4 << 20
+PART_BYTES: Final = 4 << 20
+"""A file is read in parts of so many bytes."""
 
 
 def tenant_folder(secret: FleetSecret, tenant: str | None) -> str:
@@ -167,7 +168,7 @@ def parts_of(store: ObjectStore, key: str, size: int) -> Iterator[bytes]:
     """Yield the content of an object in parts. Raises KeyError if it does not exist."""
     at = 0
     while at < size:
-        part = store.get_range(key, at, min(_PART_BYTES, size - at))
+        part = store.get_range(key, at, min(PART_BYTES, size - at))
         if not part:
             raise KeyError(key)
         yield part

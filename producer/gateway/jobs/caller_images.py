@@ -76,21 +76,25 @@ class CallerImages:
 
 def decode_data_url(field: str, url: str) -> bytes:
     """Return the content of a `data:` URL (RFC 2397) in base64. Raises Problem."""
-    head, comma, text = url.partition(",")
-    if not comma or not head.endswith(";base64"):
+    comma = url.find(",")
+    if not url.endswith(";base64", 0, max(comma, 0)):
         raise wrong_field(field, url[:80], _LIMIT)
-    return decode_base64(field, text)
+    return decode_base64(field, url, comma + 1)
 
 
-def decode_base64(field: str, text: str) -> bytes:
-    """Return what a text in base64 holds, at most 20 MB. Raises Problem."""
-    if len(text) > MAX_INPUT_BYTES * 4 // 3 + 4:
+def decode_base64(field: str, text: str, begin: int = 0) -> bytes:
+    """Return what a text in base64 holds, at most 20 MB. Raises Problem.
+
+    Args:
+        begin: where base64 begins in the text.
+    """
+    if len(text) - begin > MAX_INPUT_BYTES * 4 // 3 + 4:
         limit = f"must have at most {MAX_INPUT_BYTES:,} bytes"
-        raise wrong_field(field, f"{len(text):,} letters", limit)
-    if "=" in text[:-_PADDING]:
-        raise wrong_field(field, text[:80], "must be base64")
-    parts = (text[at : at + _PART] for at in range(0, len(text), _PART))
+        raise wrong_field(field, f"{len(text) - begin:,} letters", limit)
+    if text.find("=", begin, len(text) - _PADDING) >= 0:
+        raise wrong_field(field, text[begin : begin + 80], "must be base64")
+    parts = (text[at : at + _PART] for at in range(begin, len(text), _PART))
     try:
         return b"".join(base64.b64decode(part, validate=True) for part in parts)
     except (binascii.Error, ValueError):
-        raise wrong_field(field, text[:80], "must be base64") from None
+        raise wrong_field(field, text[begin : begin + 80], "must be base64") from None

@@ -3,7 +3,8 @@
 import asyncio
 import base64
 import json
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.access.caller import Caller
@@ -17,6 +18,7 @@ from imagefleet.shared.jobs.result import ImageResult
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.storage.job_keys import metadata_key
 
+T = TypeVar("T")
 _METADATA_S: Final = 2.0
 """A job is shown without what its store says if the store takes longer."""
 _MAX_METADATA_BYTES: Final = 1 << 20
@@ -47,9 +49,13 @@ class JobImages:
         """Return the file of an image. Raises what `ImageResult.read` raises."""
         return await self._store_threads.run(image.read)
 
-    async def read_base64(self, image: ImageResult) -> str:
-        """Return the file of an image in base64."""
-        return base64.b64encode(await self.read(image)).decode()
+    async def read_base64(self, image: ImageResult) -> bytes:
+        """Return the file of an image in base64. Raises what `ImageResult.read` raises."""
+        return await self.make(image, base64.b64encode)
+
+    async def make(self, image: ImageResult, function: Callable[[bytes], T]) -> T:
+        """Return what a function makes of the file of an image, in a thread."""
+        return await self._store_threads.run(lambda: function(image.read()))
 
     async def metadata(self, status: JobStatus) -> dict[str, Any]:
         """Return what the store keeps beside the first image of a job: all parameters as used.

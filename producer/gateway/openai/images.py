@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.caller import Caller
@@ -29,6 +29,7 @@ from imagefleet.producer.gateway.web.callers import base_url, caller_with, gatew
 from imagefleet.producer.gateway.web.connected import while_connected
 from imagefleet.producer.gateway.web.events import event_stream
 from imagefleet.producer.gateway.web.held_bytes import held_bytes
+from imagefleet.producer.gateway.web.image_json import image_json
 from imagefleet.producer.gateway.web.long_texts import digest_of
 from imagefleet.producer.gateway.web.request_log import JOB_HEADER
 from imagefleet.shared.errors import InvalidRequest, JobCancelled, JobFailed
@@ -97,6 +98,7 @@ async def _submit(
         as_urls=asked.response_format == "url",
         kind=kind,
         partial_images=asked.partial_images or 0,
+        held=held_bytes(request),
     )
     return _Order(job=job, answer=answer, streams=bool(asked.stream))
 
@@ -121,7 +123,7 @@ async def _answer(request: Request, caller: Caller, order: _Order) -> Response:
     if order.streams:
         return event_stream(_stream(gateway, caller, job, answer))
     body = await while_connected(request, _wait(gateway, caller, job, answer))
-    return JSONResponse(body, headers={JOB_HEADER: job.name})
+    return image_json(body, {JOB_HEADER: job.name})
 
 
 async def _wait(

@@ -14,6 +14,8 @@ from imagefleet.producer.gateway.jobs.images import JobImages
 from imagefleet.producer.gateway.openai.errors import error_body
 from imagefleet.producer.gateway.problems import Problem, problem_of, stopping
 from imagefleet.producer.gateway.web.events import event
+from imagefleet.producer.gateway.web.held_bytes import HeldBytes
+from imagefleet.producer.gateway.web.image_json import Base64, bytes_in_base64
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.result import ImageResult, JobResult
 from imagefleet.shared.jobs.status import JobStatus
@@ -25,6 +27,8 @@ _NO_USAGE: Final = {
     "input_tokens_details": {"text_tokens": 0, "image_tokens": 0},
 }
 """The last event must have it. No tokens are counted here."""
+_COPIES_IN_EVENTS: Final = 6
+"""An event holds an image as file, as base64, and several times within texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +43,17 @@ class ImagesAnswer:
     kind: str
     """`image_generation` or `image_edit`: what the names of events begin with."""
     partial_images: int
+    held: HeldBytes
+    """The memory of the answer is taken from it."""
 
     async def body(self, status: JobStatus) -> dict[str, Any]:
-        """Return the images of a job that has ended.
+        """Return the images of a job that has ended, for `image_json`.
 
-        Raises JobFailed, JobCancelled, InvalidInput, StorageUnavailable.
+        Raises JobFailed, JobCancelled, InvalidInput, StorageUnavailable, Problem.
         """
         images = self._result(status).images
+        if not self.as_urls:
+            await self.held.take_for_answer(bytes_in_base64(images))
         return {
             "created": int(status.finished_at or status.submitted_at),
             "background": "opaque",
@@ -60,10 +68,9 @@ class ImagesAnswer:
 
     async def _item(self, status: JobStatus, image: ImageResult) -> dict[str, Any]:
         if self.as_urls:
-            content = {"url": self.images.address(self.base_url, status, image)}
-        else:
-            content = {"b64_json": await self.images.read_base64(image)}
-        return {**content, "seed": image.seed}
+            url = self.images.address(self.base_url, status, image)
+            return {"url": url, "seed": image.seed}
+        return {"b64_json": Base64(await self.images.read_base64(image)), "seed": image.seed}
 
     async def events(
         self, watch: AbstractAsyncContextManager[AsyncIterator[JobStatus]]
@@ -89,7 +96,9 @@ class ImagesAnswer:
         if status is None or not status.done:
             raise stopping()
         for image in self._result(status).images:
+            await self.held.take_for_answer(image.size * _COPIES_IN_EVENTS)
             yield await self._completed_event(status, image)
+            self.held.release()
 
     def _partial_event(self, status: JobStatus, index: int) -> str:
         head, _, content = (status.preview or "").partition(",")
@@ -100,7 +109,7 @@ class ImagesAnswer:
 
     async def _completed_event(self, status: JobStatus, image: ImageResult) -> str:
         kind = f"{self.kind}.completed"
-        content = await self.images.read_base64(image)
+        content = (await self.images.read_base64(image)).decode()
         fields = self._fields(kind, status, content, _looks([image]))
         return event(kind, fields | {"usage": _NO_USAGE, "seed": image.seed})
 

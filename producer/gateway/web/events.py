@@ -23,13 +23,17 @@ _HEADERS: Final = {
 
 def event(name: str, data: Mapping[str, Any], event_id: str | None = None) -> str:
     """Return one event with JSON as its data."""
-    return text_event(name, json.dumps(data, separators=(",", ":")), event_id)
+    return _event(name, f"data: {json.dumps(data, separators=(',', ':'))}\n", event_id)
 
 
 def text_event(name: str, text: str, event_id: str | None = None) -> str:
     """Return one event with a text as its data."""
-    head = f"id: {event_id}\n" if event_id is not None else ""
     lines = "".join(f"data: {line}\n" for line in _LINE_END.split(text))
+    return _event(name, lines, event_id)
+
+
+def _event(name: str, lines: str, event_id: str | None) -> str:
+    head = f"id: {event_id}\n" if event_id is not None else ""
     return f"{head}event: {name}\n{lines}\n"
 
 

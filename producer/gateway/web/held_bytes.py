@@ -109,6 +109,11 @@ class HeldBytes:
         that no two wait for each other. Raises Problem (503)."""
         self._count += await self._budget.take(count, waits=self._count == 0)
 
+    async def take_for_answer(self, count: int) -> None:
+        """Take bytes for an answer, unless they are few; see `take`."""
+        if count > LARGE_BYTES:
+            await self.take(count)
+
     def release(self) -> None:
         """Give all of them back: what they were taken for is held no more."""
         count, self._count = self._count, 0

@@ -11,6 +11,7 @@ from imagefleet.producer.gateway.jobs.images import CONTENT_TYPES
 from imagefleet.producer.gateway.problems import Problem
 from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
 from imagefleet.producer.gateway.web.document import may_answer
+from imagefleet.producer.gateway.web.held_bytes import held_bytes
 from imagefleet.shared.jobs.result import ImageResult
 
 router: Final = APIRouter(prefix="/v1/images", tags=["Images"])
@@ -50,6 +51,7 @@ async def get_image(
     }
     if _has_file(request, headers["etag"]):
         return Response(status_code=304, headers=headers)
+    await held_bytes(request).take_for_answer(image.size)
     content = await gateway_of(request).images.read(image)
     return Response(content, media_type=CONTENT_TYPES[image.format], headers=headers)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.caller import Caller
@@ -15,7 +15,8 @@ from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.producer.gateway.web.bodies import read_json
 from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
 from imagefleet.producer.gateway.web.connected import while_connected
-from imagefleet.producer.gateway.web.held_bytes import held_bytes
+from imagefleet.producer.gateway.web.held_bytes import HeldBytes, held_bytes
+from imagefleet.producer.gateway.web.image_json import image_json
 from imagefleet.producer.gateway.web.request_log import JOB_HEADER
 from imagefleet.producer.gateway.webui.chosen_model import chosen_model
 from imagefleet.producer.gateway.webui.document import (
@@ -77,8 +78,8 @@ async def _answer(
     request: Request, caller: Caller, asked: GenerationRequest, name: str
 ) -> Response:
     gateway = gateway_of(request)
-    body = await while_connected(request, _wait(gateway, caller, name, asked))
-    return JSONResponse(body, headers={JOB_HEADER: name})
+    waiting = _wait(gateway, caller, name, asked, held_bytes(request))
+    return image_json(await while_connected(request, waiting), {JOB_HEADER: name})
 
 
 async def _with_model(gateway: Gateway, caller: Caller, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,10 +106,10 @@ async def _name(request: Request, caller: Caller) -> str:
 
 
 async def _wait(
-    gateway: Gateway, caller: Caller, name: str, asked: GenerationRequest
+    gateway: Gateway, caller: Caller, name: str, asked: GenerationRequest, held: HeldBytes
 ) -> dict[str, Any]:
     status = await gateway.jobs.wait(caller, name, gateway.settings.http_wait_s)
     if status.done:
         await OpenJobs(gateway, caller).remove(name)
     as_known = status.model_copy(update={"id": name})  # errors name the job so
-    return await generation_body(gateway.images, asked, as_known)
+    return await generation_body(gateway.images, asked, as_known, held)

@@ -16,6 +16,8 @@ from imagefleet.producer.bulk.a1111 import settings_in
 from imagefleet.producer.bulk.image_files import texts_in
 from imagefleet.producer.client.job import result_or_raise
 from imagefleet.producer.gateway.jobs.images import JobImages
+from imagefleet.producer.gateway.web.held_bytes import HeldBytes
+from imagefleet.producer.gateway.web.image_json import Base64, bytes_in_base64
 from imagefleet.producer.gateway.webui.generation_request import GenerationRequest
 from imagefleet.shared.jobs.foreign_names import SAMPLER_NAMES
 from imagefleet.shared.jobs.result import JobResult
@@ -23,17 +25,23 @@ from imagefleet.shared.jobs.status import JobStatus
 
 
 async def generation_body(
-    images: JobImages, asked: GenerationRequest, status: JobStatus
+    images: JobImages, asked: GenerationRequest, status: JobStatus, held: HeldBytes
 ) -> dict[str, Any]:
-    """Return the answer for a job that has ended: base64, and `info` as a text of JSON.
+    """Return the answer for a job that has ended, for `image_json`: base64, and `info` as a text of
+    JSON.
 
-    Raises JobFailed, JobCancelled, InvalidInput, StorageUnavailable.
+    Raises JobFailed, JobCancelled, InvalidInput, StorageUnavailable, Problem.
     """
     result = result_or_raise(status)
-    files = [await images.read(each) for each in result.images]
-    texts = [infotext_of(file) for file in files]
+    await held.take_for_answer(bytes_in_base64(result.images))
+
+    def read(file: bytes) -> tuple[str, Base64 | None]:
+        return infotext_of(file), Base64(base64.b64encode(file)) if asked.sends_images else None
+
+    pairs = [await images.make(each, read) for each in result.images]
+    texts = [text for text, _ in pairs]
     return {
-        "images": [base64.b64encode(each).decode() for each in files if asked.sends_images],
+        "images": [file for _, file in pairs if file is not None],
         "parameters": asked.echo,
         "info": json.dumps(_info(status, result, texts), ensure_ascii=False),
     }

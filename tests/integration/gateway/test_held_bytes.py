@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import socket
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,13 +21,20 @@ _HELD = 40_000_000
 _SLACK = 25_000_000
 """The threads and connections of many requests take this, too."""
 _REQUESTS = 10
+_LATENTS = 24
+"""They have 0.26 MB each, and more in base64."""
+_LARGE_ANSWER = {"prompt": "b", "denoising_end": 0.5, "n": _LATENTS, "size": "1024x1024"}
 
 
 @pytest.fixture(scope="module")
 def fleet(
     redis_server: LocalRedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayFleet]:
-    settings = {"IMAGEFLEET_HTTP_MAX_HELD_BYTES": str(_HELD)}
+    settings = {
+        "IMAGEFLEET_HTTP_MAX_HELD_BYTES": str(_HELD),
+        "IMAGEFLEET_HTTP_SEND_TIMEOUT_S": "1",
+        "IMAGEFLEET_SHAPES": "64x64,1024x1024",
+    }
     with fleet_with_gateways(
         tmp_path_factory.mktemp("held"), redis_server.url, **settings
     ) as fleet:
@@ -48,10 +54,29 @@ def _body(number: int) -> bytes:
     return json.dumps({"input": given}).encode()
 
 
-def _send(url: str, content: bytes) -> tuple[int, str]:
-    headers = {"content-type": "application/json"}
-    answer = httpx.post(url + _PATH, content=content, headers=headers, timeout=900)
+def _send(url: str, content: bytes, path: str = _PATH) -> tuple[int, str]:
+    headers = {"content-type": "application/json", "idempotency-key": str(hash(content))}
+    answer = httpx.post(url + path, content=content, headers=headers, timeout=900)
     return answer.status_code, answer.headers.get("retry-after", "")
+
+
+def _send_at_once(gateway: GatewayProcess, path: str, contents: list[bytes]) -> int:
+    """Send bodies at the same moment, and again after a 503. Return by how much the gateway's
+    memory has grown meanwhile."""
+    Path(f"/proc/{gateway.process.process.pid}/clear_refs").write_text("5")
+    before = _peak_memory(gateway)
+
+    def send_until_answered(content: bytes) -> int:
+        while True:
+            status, retry_after = _send(gateway.url, content, path)
+            if status != 503:
+                return status
+            assert int(retry_after) > 0
+
+    with ThreadPoolExecutor(_REQUESTS) as threads:
+        statuses = set(threads.map(send_until_answered, contents))
+    assert statuses <= {200, 201}
+    return _peak_memory(gateway) - before
 
 
 def _peak_memory(gateway: GatewayProcess) -> int:
@@ -64,23 +89,47 @@ def test_many_large_bodies_at_once_are_taken_within_the_memory_for_them(
     gateway: GatewayProcess,
 ) -> None:
     _send(gateway.url, _body(0))  # loads what the first request needs
-    Path(f"/proc/{gateway.process.process.pid}/clear_refs").write_text("5")
-    before = _peak_memory(gateway)
-    statuses = Counter[int]()
+    bodies = [_body(number) for number in range(1, _REQUESTS + 1)]
+    assert _send_at_once(gateway, _PATH, bodies) < _HELD + _SLACK
 
-    def send_until_taken(content: bytes) -> None:
-        while True:
-            status, retry_after = _send(gateway.url, content)
-            statuses[status] += 1
-            if status != 503:
-                return
-            assert int(retry_after) > 0
 
-    with ThreadPoolExecutor(_REQUESTS) as threads:
-        list(threads.map(send_until_taken, map(_body, range(1, _REQUESTS + 1))))
-    assert statuses[201] == _REQUESTS
-    assert statuses.keys() <= {201, 503}
-    assert _peak_memory(gateway) - before < _HELD + _SLACK
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/images/generations", {"n": _LATENTS, "size": "1024x1024"}),
+        ("/v1/images/generations", {"n": _LATENTS, "size": "1024x1024", "stream": True}),
+        ("/sdapi/v1/txt2img", {"n_iter": _LATENTS, "width": 1_024, "height": 1_024}),
+    ],
+)
+def test_many_large_answers_at_once_are_built_within_the_memory_for_them(
+    gateway: GatewayProcess, path: str, fields: dict[str, Any]
+) -> None:
+    body = json.dumps({"prompt": "a", "denoising_end": 0.5, **fields}).encode()
+    _send(gateway.url, body, path)  # makes the images
+    assert _send_at_once(gateway, path, [body] * _REQUESTS) < _HELD + _SLACK
+
+
+def _read_to_the_end(connection: socket.socket) -> None:
+    while connection.recv(1 << 20):
+        pass
+
+
+def test_a_client_that_does_not_read_its_answer_is_cut(gateway: GatewayProcess) -> None:
+    port, body = int(gateway.url.rpartition(":")[2]), json.dumps(_LARGE_ANSWER).encode()
+    _send(gateway.url, body, "/v1/images/generations")
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        reader.connect(("127.0.0.1", port))
+        head = (
+            "POST /v1/images/generations HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            f"content-type: application/json\r\nidempotency-key: {hash(body)}\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
+        reader.sendall(head.encode() + body)
+        cut = "cut a connection whose client 127.0.0.1 read nothing for 1 s"
+        until(lambda: cut in gateway.process.output())
+        with pytest.raises(ConnectionResetError):
+            _read_to_the_end(reader)
 
 
 def test_a_large_body_is_refused_while_others_hold_the_memory_and_small_ones_are_not(

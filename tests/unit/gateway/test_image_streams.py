@@ -8,6 +8,7 @@ from typing import cast
 
 from imagefleet.producer.gateway.jobs.images import JobImages
 from imagefleet.producer.gateway.openai.images_response import ImagesAnswer
+from imagefleet.producer.gateway.web.held_bytes import ByteBudget, HeldBytes
 from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.jobs.status import JobStatus
 
@@ -28,6 +29,7 @@ def test_a_watch_that_cannot_begin_is_an_error_event() -> None:
         as_urls=False,
         kind="image_generation",
         partial_images=0,
+        held=HeldBytes(ByteBudget(0)),
     )
 
     async def read() -> list[str]:
