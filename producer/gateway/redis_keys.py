@@ -22,6 +22,16 @@ def image_quota_key(namespace: str, key_id: str, day: str) -> str:
     return f"{namespace}:quota:{key_id}:{day}"
 
 
+def image_charge_key(namespace: str, key_id: str, name: str) -> str:
+    """Return the key of the mark that the images of a job or run are charged to the quota of an API
+    key (string: their number).
+
+    Args:
+        name: the stored id of the job, or the id of the run.
+    """
+    return f"{namespace}:charged:{key_id}:{name}"
+
+
 def address_secret_key(namespace: str) -> str:
     """Return the key of the secret of the gateways of a fleet (string); see `FleetSecret`."""
     return f"{namespace}:http-secret"

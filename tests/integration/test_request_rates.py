@@ -14,8 +14,10 @@ from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.access.caller import LOOPBACK, Caller
 from imagefleet.producer.gateway.access.image_quota import ImageQuota
 from imagefleet.producer.gateway.access.rates import RequestRates
-from imagefleet.producer.gateway.redis_keys import image_quota_key, rates_prefix
+from imagefleet.producer.gateway.redis_keys import image_charge_key, image_quota_key, rates_prefix
 from imagefleet.shared.errors import BrokerUnavailable
+from imagefleet.shared.jobs.model import new_job_id
+from imagefleet.shared.jobs.redis_keys import job_key
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.settings.settings import Settings
 from tests.support.certificates import make_certificate
@@ -94,7 +96,7 @@ shop = Caller(
 )
 sys.stdin.readline()
 print(sum(rates.take(shop) == 0 for _ in range(100)))
-print(sum(quota.charge(shop, 3).allowed for _ in range(40)))
+print(sum(quota.charge(shop, 3, f"{sys.argv[3]}-{n}").allowed for n in range(40)))
 """
 
 
@@ -104,9 +106,9 @@ def test_two_gateway_processes_share_the_limits(
     command = [sys.executable, "-c", _GATEWAY, redis_server.url, namespace]
     gateways = [
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+            [*command, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
-        for _ in range(2)
+        for name in ("one", "other")
     ]
     for gateway in gateways:
         assert gateway.stdin is not None
@@ -125,7 +127,7 @@ def test_threads_of_one_gateway_share_the_limits(connection: Connection) -> None
 
     def ask() -> None:
         allowed.extend(rates.take(shop) == 0 for _ in range(20))
-        charged.extend(quota.charge(shop, 1).allowed for _ in range(20))
+        charged.extend(quota.charge(shop, 1, new_job_id()).allowed for _ in range(20))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -140,18 +142,18 @@ def test_images_are_charged_all_or_none_until_the_day_ends(
 ) -> None:
     quota, shop, now = ImageQuota(connection), caller(images_per_day=10), NOON
     monkeypatch.setattr("time.time", lambda: now)
-    first = quota.charge(shop, 6)
+    first = quota.charge(shop, 6, "a")
     assert (first.allowed, first.left, first.resets_in_s) == (True, 4, 43_200)
-    refused = quota.charge(shop, 5)
+    refused = quota.charge(shop, 5, "b")
     assert (refused.allowed, refused.left) == (False, 4)
-    quota.give_back(refused)  # it gives nothing back
-    assert quota.charge(shop, 4).allowed
-    assert not quota.charge(shop, 1).allowed
+    quota.give_back(refused, "b")  # it gives nothing back
+    assert quota.charge(shop, 4, "c").allowed
+    assert not quota.charge(shop, 1, "d").allowed
     now += 43_199
-    last = quota.charge(shop, 1)
+    last = quota.charge(shop, 1, "e")
     assert (last.allowed, last.left, last.resets_in_s) == (False, 0, 1)
     now += 1
-    assert quota.charge(shop, 10).allowed
+    assert quota.charge(shop, 10, "f").allowed
 
 
 def test_images_are_given_back_to_the_day_of_their_charge(
@@ -159,15 +161,43 @@ def test_images_are_given_back_to_the_day_of_their_charge(
 ) -> None:
     quota, shop, now = ImageQuota(connection), caller(images_per_day=10), NOON
     monkeypatch.setattr("time.time", lambda: now)
-    charge = quota.charge(shop, 6)
-    assert not quota.charge(shop, 5).allowed
-    quota.give_back(charge)
-    assert quota.charge(shop, 4).left == 6
+    charge = quota.charge(shop, 6, "a")
+    assert not quota.charge(shop, 5, "b").allowed
+    quota.give_back(charge, "a")
+    quota.give_back(charge, "a")  # it is given back already
+    assert quota.charge(shop, 4, "c").left == 6
+    late = quota.charge(shop, 1, "late")
     now += 86_400
-    assert quota.charge(shop, 7).left == 3
-    quota.give_back(charge)
-    assert quota.charge(shop, 3).allowed
-    assert not quota.charge(shop, 1).allowed
+    assert quota.charge(shop, 7, "d").left == 3
+    quota.give_back(late, "late")
+    assert quota.charge(shop, 3, "e").allowed
+    assert not quota.charge(shop, 1, "f").allowed
+
+
+def test_the_images_of_equal_requests_are_charged_once_whichever_is_accepted(
+    connection: Connection, client: redis.Redis, namespace: str
+) -> None:
+    quota, shop = ImageQuota(connection), caller(images_per_day=10)
+    first, second = (quota.charge(shop, 6, "a") for _ in range(2))
+    assert (first.allowed, second.allowed) == (True, True)
+    quota.confirm(first)
+    quota.confirm(second)
+    assert quota.used(shop) == 6
+    quota.give_back(second, "a")  # it had charged nothing
+    assert quota.used(shop) == 6
+    quota.give_back(first, "a")  # both were refused
+    assert quota.used(shop) == 0
+
+    first, second = (quota.charge(shop, 7, "b") for _ in range(2))
+    quota.give_back(first, "b")  # it was refused before the second was accepted
+    quota.confirm(second)
+    assert quota.used(shop) == 7
+
+    first, second = (quota.charge(shop, 3, "c") for _ in range(2))
+    client.hset(job_key(namespace, "c"), "state", "queued")  # the second was accepted
+    quota.confirm(second)
+    quota.give_back(first, "c")
+    assert quota.used(shop) == 10
 
 
 def test_a_caller_without_a_quota_has_all_images(
@@ -175,8 +205,8 @@ def test_a_caller_without_a_quota_has_all_images(
 ) -> None:
     quota = ImageQuota(connection)
     for each in (LOOPBACK, caller()):
-        charge = quota.charge(each, 1_000_000)
-        quota.give_back(charge)
+        charge = quota.charge(each, 1_000_000, "a")
+        quota.give_back(charge, "a")
         assert (charge.allowed, charge.left) == (True, None)
     assert list(client.scan_iter(f"{namespace}:*")) == []
 
@@ -184,11 +214,13 @@ def test_a_caller_without_a_quota_has_all_images(
 def test_a_count_is_deleted_after_its_day(
     connection: Connection, client: redis.Redis, namespace: str
 ) -> None:
-    ImageQuota(connection).charge(caller(images_per_day=10), 3)
-    [name] = client.scan_iter(f"{namespace}:*")
-    day = time.strftime("%Y-%m-%d", time.gmtime())
-    assert (name, client.get(name)) == (image_quota_key(namespace, "k", day), "3")
+    ImageQuota(connection).charge(caller(images_per_day=10), 3, "job-1")
+    name = image_quota_key(namespace, "k", time.strftime("%Y-%m-%d", time.gmtime()))
+    mark = image_charge_key(namespace, "k", "job-1")
+    assert set(client.scan_iter(f"{namespace}:*")) == {name, mark}
+    assert client.get(name) == "3"
     assert 86_400 < client.ttl(name) <= 2 * 86_400
+    assert 0 < client.ttl(mark) <= 900
 
 
 @pytest.mark.parametrize("damage", ["", "nan", "inf", "-5", "0x9", "9" * 40, "é", None])
@@ -196,14 +228,14 @@ def test_a_damaged_count_counts_nothing(
     connection: Connection, client: redis.Redis, namespace: str, damage: str | None
 ) -> None:
     quota, shop = ImageQuota(connection), caller(images_per_day=10)
-    quota.charge(shop, 1)
-    [name] = client.scan_iter(f"{namespace}:*")
+    quota.charge(shop, 1, "a")
+    [name] = client.scan_iter(f"{namespace}:quota:*")
     if damage is None:
         client.delete(name)
         client.rpush(name, "rubbish")
     else:
         client.set(name, damage)
-    assert quota.charge(shop, 4).left == 6
+    assert quota.charge(shop, 4, "b").left == 6
 
 
 def _check_both_limits(url: str, namespace: str = "imagefleet") -> None:
@@ -211,7 +243,7 @@ def _check_both_limits(url: str, namespace: str = "imagefleet") -> None:
     rates, quota = RequestRates(connection), ImageQuota(connection)
     shop = caller(per_minute=2, images_per_day=2)
     assert [rates.take(shop) > 0 for _ in range(3)] == [False, False, True]
-    assert [quota.charge(shop, 1).allowed for _ in range(3)] == [True, True, False]
+    assert [quota.charge(shop, 1, job).allowed for job in "abc"] == [True, True, False]
     connection.close()
 
 
@@ -240,7 +272,7 @@ def test_a_producer_with_the_documented_rights_may_count_and_others_are_told(
         shop = caller(per_minute=2, images_per_day=2)
         for ask in (
             lambda: RequestRates(connection).take(shop),
-            lambda: ImageQuota(connection).charge(shop, 1),
+            lambda: ImageQuota(connection).charge(shop, 1, "a"),
         ):
             with pytest.raises(BrokerUnavailable, match=r"the rights of docs/redis\.md"):
                 ask()
@@ -256,6 +288,6 @@ def test_a_redis_that_is_away_is_named(own_redis: LocalRedisServer) -> None:
     with pytest.raises(BrokerUnavailable, match="does not answer"):
         rates.take(shop)
     with pytest.raises(BrokerUnavailable, match="does not answer"):
-        quota.charge(shop, 1)
+        quota.charge(shop, 1, "a")
     own_redis.start()
     assert [rates.take(shop) > 0 for _ in range(2)] == [False, True]

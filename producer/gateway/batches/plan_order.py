@@ -146,7 +146,7 @@ class OrderPlanner:
         order = record.order
         if record.charged:
             return
-        charge = self._quota.charge(order.caller, run.plan.samples)
+        charge = self._quota.charge(order.caller, run.plan.samples, record.id)
         if not charge.allowed:
             for key in list(run.store.list("plan/")):
                 run.store.delete(key)

@@ -106,7 +106,8 @@ class TenantJobs:
 
     def _submit(self, caller: Caller, parameters: dict[str, Any], job_id: str) -> None:
         """Charge the images of a new job, and submit it. A repeated one is not charged again."""
-        charge = self._quota.charge(caller, self._count_new_images(caller, parameters, job_id))
+        images = self._count_new_images(caller, parameters, job_id)
+        charge = self._quota.charge(caller, images, job_id)
         if not charge.allowed:
             message = (
                 f"{caller} may order {caller.images_per_day} images a day; {charge.left} are left"
@@ -118,8 +119,9 @@ class TenantJobs:
         except BrokerUnavailable:  # it may be accepted all the same
             raise
         except ImagefleetError:
-            self._quota.give_back(charge)
+            self._quota.give_back(charge, job_id)
             raise
+        self._quota.confirm(charge)
 
     def _count_new_images(self, caller: Caller, parameters: Mapping[str, Any], job_id: str) -> int:
         """Return how many images are charged: none without a quota, and none for a job that is
