@@ -1,6 +1,7 @@
 """Hold what the requests of one gateway process share."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from imagefleet.producer.client.client import Client
@@ -15,7 +16,7 @@ from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.producer.gateway.jobs.addresses import ImageAddresses
 from imagefleet.producer.gateway.jobs.caller_images import CallerImages
-from imagefleet.producer.gateway.jobs.cancel_deadlines import CancelDeadlines
+from imagefleet.producer.gateway.jobs.cancel_deadlines import SWEEP_EVERY_S, CancelDeadlines
 from imagefleet.producer.gateway.jobs.images import JobImages
 from imagefleet.producer.gateway.jobs.repeats import Repeats
 from imagefleet.producer.gateway.jobs.search import JobSearch
@@ -30,6 +31,7 @@ _STORE_THREADS: Final = 32
 """A store that hangs takes all of these, and keeps nobody else waiting."""
 _SEARCHES_AT_ONCE: Final = 4
 """A search of jobs keeps a core busy while it lasts."""
+_LOAD_SECRET_EVERY_S: Final = 1.0
 _DECODED_AT_ONCE: Final = 2
 """A small file may hold an image of 200 MB."""
 
@@ -78,17 +80,22 @@ class Gateway:
         self.search: Final = JobSearch(connection, self.index, self.stars)
         self.deadlines: Final = CancelDeadlines(connection)
         self.fleet: Final = SnapshotReader(settings)
-        self._sweeping: asyncio.Task[None] | None = None
+        self._repeating: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Read what all gateways of the fleet share. Raises BrokerUnavailable."""
         await self.threads.run(self.secret.load)
-        self._sweeping = asyncio.create_task(self.deadlines.sweep_for_ever(self.threads))
+        self._repeat(self.secret.load, _LOAD_SECRET_EVERY_S, "the fleet's secret is not read")
+        self._repeat(self.deadlines.sweep, SWEEP_EVERY_S, "no job is cancelled at its deadline")
+
+    def _repeat(self, function: Callable[[], object], pause_s: float, without: str) -> None:
+        repeating = self.threads.repeat(function, pause_s, without)
+        self._repeating.append(asyncio.create_task(repeating))
 
     def close(self) -> None:
         """End all waiting, and close the connections to Redis."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        for task in self._repeating:
+            task.cancel()
         self.watcher.close()
         self.fleet.close()
         self.client.close()

@@ -4,11 +4,16 @@ Redis.
 A request that waits for a job uses none of them; see `gateway.jobs.watch`.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 import anyio
 import anyio.to_thread
+
+from imagefleet.shared.errors import BrokerUnavailable
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,3 +36,18 @@ class Threads:
         """Yield what an iterator yields, which is no None. It blocks a thread, one at a time."""
         while (item := await self.run(next, items, None)) is not None:
             yield item
+
+    async def repeat(self, function: Callable[[], object], pause_s: float, without: str) -> None:
+        """Run a call again and again, until the task is cancelled.
+
+        Args:
+            without: what it means if the call fails, for the log.
+        """
+        while True:
+            await anyio.sleep(pause_s)
+            try:
+                await self.run(function)
+            except BrokerUnavailable as error:
+                log.warning("%s while Redis is away: %s", without, error)
+            except Exception:  # of any kind: later calls may succeed
+                log.exception("%s", without)

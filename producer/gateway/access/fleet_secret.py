@@ -23,11 +23,18 @@ class FleetSecret:
     def load(self) -> None:
         """Read the secret from Redis; the first gateway of a fleet makes it.
 
+        Call it again from time to time. If Redis was emptied meanwhile, the first gateway that
+        notices puts its own secret there, and all others take it. If it was restored, they take
+        what it had.
+
         Raises BrokerUnavailable.
         """
+        own = self._secret.decode() or secrets.token_hex(_SECRET_BYTES)
+        redis = self._connection.redis
         with self._connection.translate_errors():
-            self._connection.redis.set(self._key, secrets.token_hex(_SECRET_BYTES), nx=True)
-            self._secret = str(self._connection.redis.get(self._key)).encode()
+            while (stored := redis.get(self._key)) is None:  # it may be emptied at any moment
+                redis.set(self._key, own, nx=True)
+        self._secret = str(stored).encode()
 
     def sign(self, text: str) -> str:
         """Return the HMAC-SHA256 of a text in hexadecimal. Call `load` before."""
