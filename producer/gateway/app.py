@@ -29,6 +29,7 @@ from imagefleet.producer.gateway.web.document import describe
 from imagefleet.producer.gateway.web.errors import handle_errors
 from imagefleet.producer.gateway.web.held_bytes import ByteBudget
 from imagefleet.producer.gateway.web.limit_body import BodyLimit, LimitBody
+from imagefleet.producer.gateway.web.refused_tries import NoteRefusedTries
 from imagefleet.producer.gateway.web.request_log import RequestLog
 from imagefleet.producer.gateway.web.send_in_parts import SendInParts
 from imagefleet.producer.gateway.webui.dialect import WEBUI
@@ -87,6 +88,7 @@ def build_app(gateway: Gateway) -> FastAPI:
         limit=limit,
         limit_of_path={file_routes.PATH: of_files},
     )
+    app.add_middleware(NoteRefusedTries, repeats=gateway.repeats)
     app.add_middleware(RequestLog)
     app.add_middleware(SendInParts)
     return app

@@ -63,7 +63,9 @@ class Gateway:
         self.addresses: Final = ImageAddresses(self.secret, settings.http_image_url_s)
         self.files: Final = TenantFiles(connection, self.secret, settings.http_file_keep_s)
         self.inputs: Final = CallerImages(self.addresses, self.files)
-        self.repeats: Final = Repeats(connection, self.threads, settings.http_repeat_s)
+        self.repeats: Final = Repeats(
+            connection, self.threads, settings.http_repeat_s, settings.http_user_header
+        )
         self.quota: Final = ImageQuota(connection)
         self.index: Final = TenantIndex(connection)
         self.jobs: Final = TenantJobs(

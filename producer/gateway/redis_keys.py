@@ -46,6 +46,15 @@ def request_key(namespace: str, digest: str) -> str:
     return f"{namespace}:http-request:{digest}"
 
 
+def refused_try_key(namespace: str, digest: str) -> str:
+    """Return the key of the note that a try of a request was refused (string).
+
+    Args:
+        digest: of what the tries have in common beside their body; see `gateway.jobs.repeats`.
+    """
+    return f"{namespace}:http-refused:{digest}"
+
+
 def files_key(namespace: str, folder: str) -> str:
     """Return the key of the files of one tenant (hash: id to JSON).
 

@@ -6,12 +6,14 @@ idempotency key (https://github.com/openai/openai-python). Each repetition would
 - With the header `Idempotency-Key` the job's id is derived from it, so the job is the same for as
   long as its record is kept.
 - With `x-stainless-retry-count`, which the clients of OpenAI send, 0 is a new job, and more is the
-  latest job of the same key for the same body, until some minutes after its answer.
+  latest job of the same key for the same body, until some minutes after its answer. If the try
+  before was refused without a job, because of a rate for example, it is a new job.
 - Without both, the same body of the same key is the same job until the first request was answered,
   and for some seconds more, in which the answer may have been lost.
 """
 
 import hashlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -19,14 +21,21 @@ from typing import Final
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.problems import wrong_field
-from imagefleet.producer.gateway.redis_keys import request_key
+from imagefleet.producer.gateway.redis_keys import refused_try_key, request_key
 from imagefleet.producer.gateway.threads import Threads
+from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.jobs.model import new_job_id
 
 _MAX_KEY_CHARACTERS: Final = 255
 _UNANSWERED_S: Final = 900
 """Seconds for which a request is remembered that no gateway has answered, for example because the
 gateway was killed. openai waits 600 s for an answer, and so may notice late that one was lost."""
+COUNT: Final = "x-stainless-retry-count"
+_REFUSED_S: Final = 120
+"""Seconds in which a refused try is repeated: openai waits for 60 s at most."""
+_MAX_UNWRITTEN: Final = 10_000
+_OF_CALLERS: Final = ("authorization", "x-api-key")
+"""Headers that tell callers apart before anybody has read their keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +54,18 @@ class Repeats:
     """This class remembers which job each request of the last minutes made, at whichever
     gateway of the fleet."""
 
-    def __init__(self, connection: Connection, threads: Threads, answered_s: float) -> None:
+    def __init__(
+        self, connection: Connection, threads: Threads, answered_s: float, user_header: str = ""
+    ) -> None:
         """
         Args:
             answered_s: seconds after an answer within which it may have been lost, if the client
                 does not say which requests are repetitions.
+            user_header: names the user if a proxy does; '' if none does.
         """
+        self._of_callers = [*_OF_CALLERS, *filter(None, [user_header])]
+        self._unwritten: dict[str, float] = {}
+        """Refused tries that Redis did not take, with the time of each."""
         self._connection = connection
         self._threads = threads
         self._answered_s = answered_s
@@ -71,17 +86,43 @@ class Repeats:
                 limit = f"must have 1 to {_MAX_KEY_CHARACTERS} characters"
                 raise wrong_field("Idempotency-Key", key, limit)
             return RequestJob(name=_digest(f"{who}key\n{key}".encode())[:32], digest="")
-        tries = headers.get("x-stainless-retry-count")
+        tries = headers.get(COUNT)
         is_counted = tries is not None  # such requests are not mixed with those without a count
         digest = _digest(f"{who}{'counted' if is_counted else ''}\n".encode() + content)
-        name = await self._threads.run(self._claim, digest, tries == "0")
+        refused = self._digest_of_try(path, headers) if is_counted and tries != "0" else ""
+        name = await self._threads.run(self._claim, digest, tries == "0", refused)
         answered_s = _UNANSWERED_S if is_counted else self._answered_s
         return RequestJob(name=name, digest=digest, answered_s=answered_s)
 
-    def _claim(self, digest: str, is_first: bool) -> str:
+    async def refused(self, path: str, headers: Mapping[str, str]) -> None:
+        """Note that a try was refused, whose body may not have been read."""
+        digest = self._digest_of_try(path, headers)
+        try:
+            await self._threads.run(self._note_refused, digest)
+        except BrokerUnavailable:  # the repetition may come to this gateway
+            if len(self._unwritten) >= _MAX_UNWRITTEN:
+                self._unwritten.clear()
+            self._unwritten[digest] = time.monotonic()
+
+    def _note_refused(self, digest: str) -> None:
+        with self._connection.translate_errors():
+            self._connection.redis.set(self._refused_key(digest), 1, ex=_REFUSED_S)
+
+    def _was_refused(self, digest: str) -> bool:
+        """Return whether the try before was refused, and forget it."""
+        unwritten = self._unwritten.pop(digest, float("-inf")) > time.monotonic() - _REFUSED_S
+        return bool(self._connection.redis.delete(self._refused_key(digest))) or unwritten
+
+    def _claim(self, digest: str, is_first: bool, refused: str) -> str:
+        """Return the job of a request.
+
+        Args:
+            refused: digest of the try, if it is a repeated one that may have been refused.
+        """
         key, name = self._key(digest), new_job_id()
         redis = self._connection.redis
         with self._connection.translate_errors():
+            is_first = is_first or (refused != "" and self._was_refused(refused))
             while not redis.set(key, name, nx=not is_first, ex=_UNANSWERED_S):
                 if (earlier := redis.get(key)) is not None:  # else it has expired meanwhile
                     return str(earlier)
@@ -96,6 +137,15 @@ class Repeats:
         milliseconds = max(1, int(job.answered_s * 1000))
         with self._connection.translate_errors():
             self._connection.redis.pexpire(self._key(job.digest), milliseconds)
+
+    def _digest_of_try(self, path: str, headers: Mapping[str, str]) -> str:
+        """Return what the tries of one request have in common, beside their body."""
+        names = (*self._of_callers, "content-length")
+        texts = [path, *(headers.get(name, "") for name in names)]
+        return _digest("\n".join(texts).encode())
+
+    def _refused_key(self, digest: str) -> str:
+        return refused_try_key(self._connection.settings.namespace, digest)
 
     def _key(self, digest: str) -> str:
         return request_key(self._connection.settings.namespace, digest)

@@ -1,5 +1,7 @@
 """A request whose answer was lost is repeated, and makes no second job."""
 
+import json
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any
@@ -7,9 +9,13 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import redis
 from PIL import Image
 
 from imagefleet import Client
+from imagefleet.producer.gateway.access.api_key import Scope
+from imagefleet.producer.gateway.access.keys import ApiKeys
+from imagefleet.producer.gateway.redis_keys import rates_prefix
 from tests.support.dropping_proxy import DroppingProxy
 from tests.support.gateway import GatewayProcess, start_gateway
 from tests.support.processes import StartWorker, Worker
@@ -110,3 +116,50 @@ def test_an_idempotency_key_of_a_run_belongs_to_its_rows(gateway: GatewayProcess
     ]
     assert [each.status_code for each in answers] == [200, 200, 409]
     assert answers[0].json()["id"] == answers[1].json()["id"]
+
+
+def test_a_request_that_is_repeated_after_a_refusal_is_a_new_job(
+    start: StartWorker, worker: Worker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    key = ApiKeys(producer.connection).create("a", "gold", [Scope.SUBMIT], per_minute=1)
+    gateways = [start_gateway(start, IMAGEFLEET_HTTP_REQUIRE_KEYS="true") for _ in range(2)]
+
+    def make(tries: int, gateway: int, *, after_a_minute: bool = True) -> tuple[int, str]:
+        if after_a_minute:
+            for name in client.scan_iter(f"{rates_prefix(namespace)}:*"):
+                client.delete(name)
+        headers = {"x-stainless-retry-count": str(tries), "x-api-key": key}
+        answer = _generate(gateways[gateway].url, headers)
+        return answer.status_code, str(answer.json().get("id"))
+
+    first = make(0, 0)
+    assert make(1, 1) == first  # its answer was lost
+    assert make(0, 0, after_a_minute=False)[0] == 429
+    second = make(1, 1)
+    assert second[0] == 200
+    assert second != first
+    assert make(2, 0) == second
+    assert len(list(producer.jobs())) == 2
+
+
+def test_a_body_that_did_not_come_in_time_was_refused(
+    start: StartWorker, worker: Worker, producer: Client
+) -> None:
+    hasty = start_gateway(start, IMAGEFLEET_HTTP_BODY_TIMEOUT_S="0.5")
+    body = json.dumps({"prompt": "a"}).encode()
+
+    def make(tries: int, sent: bytes) -> bytes:
+        head = (
+            "POST /v1/images/generations HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
+            f"content-type: application/json\r\nx-stainless-retry-count: {tries}\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
+        port = int(hasty.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
+            connection.sendall(head.encode() + sent)
+            return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+    assert b"200 OK" in make(0, body)
+    assert b"408 " in make(0, body[:-1])
+    assert b"200 OK" in make(1, body)
+    assert len(list(producer.jobs())) == 2
