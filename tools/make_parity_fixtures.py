@@ -9,7 +9,8 @@
 The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with the key names of
 2022, `newer` with current ones, and `xl`) and a safety checker (`safety`), each with an
 `expected.safetensors`; `edits.safetensors`, `clip_skips.safetensors`,
-`guidance_rescales.safetensors`, `weighted_prompts.safetensors`, `samplers.safetensors`; the names
+`guidance_rescales.safetensors`, `weighted_prompts.safetensors`, `samplers.safetensors`,
+`flow_samplers.safetensors`; the names
 and shapes of the weights of published models; the answers for well-known checkpoints (`known`), and
 for SDXL's base and refiner together (`ensemble.safetensors`); `loras`; textual inversions
 (`inversions`); images with the bundled model's LoRA (`outline`); and the hidden states of a text
@@ -40,6 +41,7 @@ from tools.parity.checkpoints import (
 from tools.parity.clip_skip import clip_skips
 from tools.parity.edits import edits
 from tools.parity.flow.qwen_truth import qwen_states
+from tools.parity.flow.schedule_truth import flow_runs
 from tools.parity.full_size import full_size
 from tools.parity.guidance_rescale import guidance_rescales
 from tools.parity.inversions import write_inversions
@@ -107,6 +109,10 @@ def write_samplers(target: Path) -> None:
     save_file(sampler_runs(), target)
 
 
+def write_flow_samplers(target: Path) -> None:
+    save_file(flow_runs(), target)
+
+
 def write_qwen3(target: Path) -> None:
     save_file(qwen_states(), target)
 
@@ -149,6 +155,7 @@ PARTS = {
     "guidance_rescales.safetensors": write_guidance_rescales,
     "weighted_prompts.safetensors": write_weighted_prompts,
     "samplers.safetensors": write_samplers,
+    "flow_samplers.safetensors": write_flow_samplers,
     "qwen3.safetensors": write_qwen3,
     "full_size.json": write_full_size,
     "known.safetensors": write_known,

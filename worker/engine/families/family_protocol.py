@@ -28,7 +28,7 @@ from imagefleet.worker.engine.options.textual_inversion_options import (
 from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.sampling.arrays import Weights
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.registry import Schedule
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 
@@ -59,7 +59,7 @@ class FamilyModel(Protocol):
     def shape_multiple(self) -> int:
         """Return the pixels of which height and width must be multiples."""
 
-    def noise_schedule(self, shape: Shape) -> NoiseSchedule:
+    def noise_schedule(self, shape: Shape) -> Schedule:
         """Return the noise schedule for images of a shape. Equal schedules share step tables."""
 
     @property

@@ -21,7 +21,7 @@ from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.schedulers import registry
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.registry import Schedule
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 log = logging.getLogger(__name__)
@@ -105,9 +105,9 @@ class ModelSetup:
         trained = (schedule.num_train_timesteps for schedule in self._schedules())
         return min(max_num_inference_steps, *trained)
 
-    def _schedules(self) -> list[NoiseSchedule]:
+    def _schedules(self) -> list[Schedule]:
         """Return the noise schedules of the shapes. No two of them are equal."""
-        schedules: list[NoiseSchedule] = []
+        schedules: list[Schedule] = []
         for shape in self.shapes:
             if (schedule := self.model.noise_schedule(shape)) not in schedules:
                 schedules.append(schedule)

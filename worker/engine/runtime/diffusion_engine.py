@@ -36,7 +36,7 @@ from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
 from imagefleet.worker.engine.sampling.latent_preview import colour_chart, fit_rgb_factors
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.sampling.step_tables import StepTables
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.registry import Schedule
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class DiffusionEngine:
         programs: DiffusionPrograms,
         weights: Weights,
         tokenizer: PromptTokenizer,
-        noise_schedule: Callable[[Shape], NoiseSchedule],
+        noise_schedule: Callable[[Shape], Schedule],
         placement: Placement,
         per_device_batch: int,
         executable_cache: ExecutableCache,

@@ -11,8 +11,7 @@ from typing import Final
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
-from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
+from imagefleet.worker.engine.schedulers.registry import Schedule, step_table
 
 _MAX_CACHED_TABLES: Final = 256
 """The least recently used table is dropped. Jobs may ask for any of millions of tables, each of up
@@ -22,21 +21,21 @@ to 64 kB."""
 class StepTables:
     """Makes the tables of one model, and caches them."""
 
-    def __init__(self, info: ModelInfo, noise_schedule: Callable[[Shape], NoiseSchedule]) -> None:
+    def __init__(self, info: ModelInfo, noise_schedule: Callable[[Shape], Schedule]) -> None:
         """
         Args:
             info: Of the model.
             noise_schedule: Returns the schedule of the model for a declared shape.
         """
         self._info = info
-        self._schedules: list[NoiseSchedule] = []
+        self._schedules: list[Schedule] = []
         """No two of these schedules are equal. Shapes with equal schedules share tables."""
         self._number_by_shape = {
             shape: self._number_of(noise_schedule(shape)) for shape in info.shapes
         }
         self._cached_table = lru_cache(_MAX_CACHED_TABLES)(self._make_table)
 
-    def _number_of(self, schedule: NoiseSchedule) -> int:
+    def _number_of(self, schedule: Schedule) -> int:
         if schedule not in self._schedules:
             self._schedules.append(schedule)
         return self._schedules.index(schedule)
@@ -100,4 +99,4 @@ class StepTables:
     def _make_table(
         self, number: int, scheduler: str, steps: int, skipped: int
     ) -> CoefficientTable:
-        return SCHEDULERS[scheduler](self._schedules[number], steps, skipped)
+        return step_table(scheduler, self._schedules[number], steps, skipped)

@@ -28,7 +28,7 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
     NoiseLevel,
     x0_from_output,
 )
-from imagefleet.worker.engine.schedulers.noise_schedule import Prediction
+from imagefleet.worker.engine.schedulers.prediction import Prediction
 
 LAGS: Final = 5
 """A row reads its own h and those of four earlier rows. PNDM's fifth row needs all of them, since
@@ -136,6 +136,7 @@ def make_table(
     levels: Sequence[NoiseLevel],
     prediction: Prediction | Sequence[LinearCombination],
     init_noise_sigma: float = 1.0,
+    order: int = 1,
 ) -> CoefficientTable:
     """Complete the rows to a table.
 
@@ -144,6 +145,7 @@ def make_table(
         levels: The noise level before each row.
         prediction: The model's `prediction_type`, or the predicted x0 of each row.
         init_noise_sigma: See `CoefficientTable`.
+        order: See `CoefficientTable`, too.
     """
     completed = np.array(rows, np.float32).reshape(-1, COLUMNS)
     to_x0 = prediction
@@ -151,7 +153,7 @@ def make_table(
         to_x0 = [x0_from_output(prediction, level) for level in levels]
     completed[:, _SAMPLE_TO_X0 : _OUTPUT_TO_X0 + 1] = to_x0
     completed[:, _NEXT_ALPHA : _NEXT_SIGMA + 1] = [*levels[1:], CLEAN]
-    return CoefficientTable(completed, levels[0], init_noise_sigma)
+    return CoefficientTable(completed, levels[0], init_noise_sigma, order=order)
 
 
 def row_at(rows: jax.Array, position: jax.Array) -> jax.Array:

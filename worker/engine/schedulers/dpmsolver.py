@@ -19,6 +19,7 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
     x0_from_output,
 )
 from imagefleet.worker.engine.schedulers.noise_schedule import Floats, NoiseSchedule
+from imagefleet.worker.engine.schedulers.prediction import Prediction
 from imagefleet.worker.engine.schedulers.solver_options import DpmOptions
 
 _FEW_STEPS: Final = 15
@@ -33,15 +34,37 @@ def dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Coeffici
     timesteps, levels = dpm_levels(schedule, options, steps, rounds_down=rounds_down)
     # `lambda_min_clipped` may already have removed the first timesteps.
     skipped = min(skipped, len(timesteps) - 1)
+    final, prediction = schedule.final_sigmas_type, schedule.prediction_type
+    return dpm_table(options, timesteps, levels, skipped, final, prediction)
+
+
+def dpm_table(
+    options: DpmOptions,
+    timesteps: Floats,
+    levels: Sequence[NoiseLevel],
+    skipped: int,
+    final_sigmas_type: str,
+    prediction: Prediction,
+) -> CoefficientTable:
+    """Return the table for these timesteps without the first `skipped`.
+
+    Args:
+        options: Of the solver.
+        timesteps: One for each step.
+        levels: The noise level at each timestep, and the one after the last.
+        skipped: The number of first steps that do not run.
+        final_sigmas_type: Of the scheduler.
+        prediction: What the model predicts.
+    """
     rows = []
     for index, (combination, fresh) in enumerate(
-        dpm_steps(options, levels[skipped:], len(timesteps), schedule.final_sigmas_type)
+        dpm_steps(options, levels[skipped:], len(timesteps), final_sigmas_type)
     ):
         keep, lags = as_lags(combination)
-        to_h = x0_from_output(schedule.prediction_type, levels[skipped + index])
+        to_h = x0_from_output(prediction, levels[skipped + index])
         timestep = timesteps[skipped + index]
         rows.append(make_row(timestep, keep=keep, lags=lags, to_h=to_h, fresh=fresh))
-    return make_table(rows, levels[skipped:-1], schedule.prediction_type)
+    return make_table(rows, levels[skipped:-1], prediction)
 
 
 def dpmsolver_karras(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:

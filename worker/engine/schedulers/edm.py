@@ -18,7 +18,8 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
     NoiseLevel,
     karras_ratios,
 )
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule, Prediction
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.prediction import Prediction
 from imagefleet.worker.engine.schedulers.solver_options import EdmOptions
 
 

@@ -2,8 +2,9 @@
 
 Input: a noise schedule. Output: coefficients. This module uses numpy only.
 
-A noisy sample is x = alpha * x0 + sigma * eps with alpha^2 + sigma^2 = 1. diffusers' Euler and
-DPM-Solver use the ratio sigma / alpha, and Euler keeps samples as x0 + (sigma / alpha) * eps.
+A noisy sample is x = alpha * x0 + sigma * eps with alpha^2 + sigma^2 = 1, or in a flow model with
+alpha + sigma = 1. diffusers' Euler and DPM-Solver use the ratio sigma / alpha, and Euler keeps
+samples as x0 + (sigma / alpha) * eps.
 """
 
 import math
@@ -12,7 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.schedulers.noise_schedule import Floats, NoiseSchedule, Prediction
+from imagefleet.worker.engine.schedulers.noise_schedule import Floats, NoiseSchedule
+from imagefleet.worker.engine.schedulers.prediction import Prediction
 
 
 class NoiseLevel(NamedTuple):
@@ -64,6 +66,8 @@ def x0_from_output(prediction: Prediction, level: NoiseLevel) -> LinearCombinati
             return LinearCombination(alpha, -sigma)
         case Prediction.SAMPLE:
             return LinearCombination(0.0, 1.0)
+        case Prediction.FLOW:
+            return LinearCombination(1.0, -sigma)
 
 
 def eps_from_output(prediction: Prediction, level: NoiseLevel) -> LinearCombination:
@@ -76,6 +80,8 @@ def eps_from_output(prediction: Prediction, level: NoiseLevel) -> LinearCombinat
             return LinearCombination(sigma, alpha)
         case Prediction.SAMPLE:
             return LinearCombination(1 / sigma, -alpha / sigma)
+        case Prediction.FLOW:
+            return LinearCombination(1.0, alpha)
 
 
 def ddim_transition(

@@ -1,14 +1,14 @@
 """Read the noise schedule of a model from its checkpoint's `scheduler/scheduler_config.json`.
 
 Input: that config. Output: the cumulative alphas of training, the timesteps for a step count, and
-the options of single schedulers. It has the schedules with betas and those of EDM. A family says
-which schedule a shape has (`FamilyModel.noise_schedule`). This module uses numpy only.
+the options of single schedulers. It has the schedules with betas and those of EDM; `flow_schedule`
+has those of flow models. A family says which schedule a shape has (`FamilyModel.noise_schedule`).
+This module uses numpy only.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader
+from imagefleet.worker.engine.schedulers.prediction import WITH_BETAS, Prediction
 from imagefleet.worker.engine.schedulers.solver_options import (
     DeisOptions,
     DpmOptions,
@@ -27,14 +28,6 @@ from imagefleet.worker.engine.schedulers.solver_options import (
 from imagefleet.worker.engine.schedulers.supported_fields import as_own_class_leaves_it, unsupported
 
 Floats = NDArray[np.float64]
-
-
-class Prediction(StrEnum):
-    """It is what a model predicts (v: Salimans & Ho 2022)."""
-
-    EPSILON = "epsilon"
-    V = "v_prediction"
-    SAMPLE = "sample"
 
 
 SPACINGS: Final = ("leading", "trailing", "linspace")
@@ -148,7 +141,7 @@ class NoiseSchedule:
         count = fields.count("num_train_timesteps", 1000)
         curve, first, last = default_betas(name)
         trained_betas = fields.numbers("trained_betas", length=count, above=0, below=1)
-        sigma_spacing = _sigma_spacing(fields)
+        sigma_spacing = read_sigma_spacing(fields)
         return cls(
             class_name=name,
             num_train_timesteps=count,
@@ -253,11 +246,12 @@ def _optional_flag(fields: ConfigReader, name: str) -> bool | None:
 
 def _prediction(fields: ConfigReader) -> Prediction:
     """Return what the model predicts; for an unknown value, add an error."""
-    name = fields.choice("prediction_type", "epsilon", tuple(map(str, Prediction)))
-    return Prediction(name) if name in list(Prediction) else Prediction.EPSILON
+    name = fields.choice("prediction_type", "epsilon", tuple(map(str, WITH_BETAS)))
+    return Prediction(name) if name in WITH_BETAS else Prediction.EPSILON
 
 
-def _sigma_spacing(fields: ConfigReader) -> str | None:
+def read_sigma_spacing(fields: ConfigReader) -> str | None:
+    """Return how the noise levels are spaced. None: as the timesteps."""
     names = {name: f"use_{name}_sigmas" for name in SIGMA_SPACINGS}
     chosen = [name for name, field in names.items() if fields.flag(field, False)]
     if len(chosen) > 1:

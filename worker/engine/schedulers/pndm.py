@@ -10,7 +10,8 @@ from typing import Final
 
 from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, NoiseLevel
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule, Prediction
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.prediction import Prediction
 
 _WEIGHTS: Final = (
     (1.0,),

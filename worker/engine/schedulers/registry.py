@@ -12,22 +12,31 @@ from imagefleet.worker.engine.schedulers.deis import deis
 from imagefleet.worker.engine.schedulers.dpmsolver import dpmsolver, dpmsolver_karras
 from imagefleet.worker.engine.schedulers.edm import edm_dpmsolver, edm_euler
 from imagefleet.worker.engine.schedulers.euler import euler, euler_ancestral
+from imagefleet.worker.engine.schedulers.flow import (
+    flow_dpmsolver,
+    flow_euler,
+    flow_heun,
+    flow_lcm,
+    flow_unipc,
+)
+from imagefleet.worker.engine.schedulers.flow_schedule import FlowSchedule
 from imagefleet.worker.engine.schedulers.lcm import lcm
 from imagefleet.worker.engine.schedulers.lms import lms
-from imagefleet.worker.engine.schedulers.noise_schedule import (
-    NoiseSchedule,
-    Prediction,
-    default_betas,
-)
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule, default_betas
 from imagefleet.worker.engine.schedulers.pndm import pndm
+from imagefleet.worker.engine.schedulers.prediction import Prediction
 from imagefleet.worker.engine.schedulers.singlestep import singlestep
 from imagefleet.worker.engine.schedulers.solver_options import UniPcOptions
 from imagefleet.worker.engine.schedulers.tcd import tcd
 from imagefleet.worker.engine.schedulers.two_evaluations import heun, kdpm2, kdpm2_ancestral
 from imagefleet.worker.engine.schedulers.unipc import unipc
 
+Schedule = NoiseSchedule | FlowSchedule
+"""It is the noise schedule of a model."""
 Scheduler = Callable[[NoiseSchedule, int, int], CoefficientTable]
 """Returns the table for a noise schedule, a step count and a number of first steps to skip."""
+FlowScheduler = Callable[[FlowSchedule, int, int], CoefficientTable]
+"""It is a `Scheduler` of flow models."""
 
 SCHEDULERS: Final[Mapping[str, Scheduler]] = {
     "ddim": ddim,
@@ -49,6 +58,15 @@ SCHEDULERS: Final[Mapping[str, Scheduler]] = {
     "edm_dpmsolver++": edm_dpmsolver,
 }
 
+FLOW_SCHEDULERS: Final[Mapping[str, FlowScheduler]] = {
+    "euler": flow_euler,
+    "heun": flow_heun,
+    "dpmsolver++": flow_dpmsolver,
+    "unipc": flow_unipc,
+    "lcm": flow_lcm,
+}
+"""Flow models have these schedulers, by the names of the same methods for other models."""
+
 _NAME_BY_CLASS: Final = {
     "DDIMScheduler": "ddim",
     "EulerAncestralDiscreteScheduler": "euler_ancestral",
@@ -66,6 +84,13 @@ _NAME_BY_CLASS: Final = {
     "TCDScheduler": "tcd",
     "EDMEulerScheduler": "edm_euler",
     "EDMDPMSolverMultistepScheduler": "edm_dpmsolver++",
+}
+_FLOW_NAME_BY_CLASS: Final = {
+    "FlowMatchEulerDiscreteScheduler": "euler",
+    "FlowMatchHeunDiscreteScheduler": "heun",
+    "FlowMatchLCMScheduler": "lcm",
+    "DPMSolverMultistepScheduler": "dpmsolver++",
+    "UniPCMultistepScheduler": "unipc",
 }
 
 _CLASS_BY_NAME: Final = {name: class_name for class_name, name in _NAME_BY_CLASS.items()} | {
@@ -89,8 +114,27 @@ def steps_after(calls_done: int, steps: int, calls: int) -> int:
     return min(steps, -(-calls_done * steps // calls))
 
 
-def available(schedule: NoiseSchedule) -> tuple[str, ...]:
+def step_table(name: str, schedule: Schedule, steps: int, skipped: int = 0) -> CoefficientTable:
+    """Return the table of a scheduler that is `available` for a noise schedule.
+
+    Args:
+        name: Of the scheduler.
+        schedule: Of the model.
+        steps: The number of steps.
+        skipped: The number of first steps that do not run.
+    """
+    if isinstance(schedule, FlowSchedule):
+        return FLOW_SCHEDULERS[name](schedule, steps, skipped)
+    return SCHEDULERS[name](schedule, steps, skipped)
+
+
+def available(schedule: Schedule) -> tuple[str, ...]:
     """Return the names of the schedulers that can run this model."""
+    if isinstance(schedule, FlowSchedule):
+        unsupported = {*schedule.unsupported}
+        if not _ends_finite(schedule, schedule.unipc):
+            unsupported.add("unipc")
+        return tuple(name for name in FLOW_SCHEDULERS if name not in unsupported)
     if schedule.edm is not None:
         return tuple(name for name in _EDM if name not in schedule.unsupported)
     unsupported = {*_EDM, *schedule.unsupported, *_with_other_betas(schedule)}
@@ -107,7 +151,7 @@ def available(schedule: NoiseSchedule) -> tuple[str, ...]:
     return tuple(name for name in SCHEDULERS if name not in unsupported)
 
 
-def fault_of(name: str, schedule: NoiseSchedule, counts: Collection[int]) -> str | None:
+def fault_of(name: str, schedule: Schedule, counts: Collection[int]) -> str | None:
     """Return why a scheduler cannot make its tables for a noise schedule. None: it can.
 
     Args:
@@ -117,7 +161,7 @@ def fault_of(name: str, schedule: NoiseSchedule, counts: Collection[int]) -> str
     """
     for steps in sorted(counts):
         try:
-            table = SCHEDULERS[name](schedule, steps, 0)
+            table = step_table(name, schedule, steps)
         except (ArithmeticError, ValueError) as error:  # also numpy's errors of linear algebra
             return f"its table of {steps} steps cannot be made ({error})"
         if np.isnan(table.rows).any():
@@ -133,20 +177,25 @@ def _with_other_betas(schedule: NoiseSchedule) -> Iterator[str]:
             yield name
 
 
-def _ends_finite(schedule: NoiseSchedule, options: UniPcOptions) -> bool:
+def _ends_finite(schedule: Schedule, options: UniPcOptions) -> bool:
     """Return whether the last step of UniPC is finite in diffusers.
 
     At noise level zero the type bh1 is infinite, and so are all orders but the first. With another
-    spacing of the noise levels the last step to `sigma_min` has no width, at which the third order
-    divides zero by zero.
+    spacing of the noise levels, and in flow models, the last step to `sigma_min` has no width, at
+    which the third order divides zero by zero.
     """
     last_order = 1 if options.lower_order_final else options.solver_order
     if schedule.final_sigmas_type == "zero":
         return last_order == 1 and options.solver_type != "bh1"
-    return last_order < 3 or schedule.sigma_spacing is None
+    has_no_width = isinstance(schedule, FlowSchedule) or schedule.sigma_spacing is not None
+    return last_order < 3 or not has_no_width
 
 
-def default(schedule: NoiseSchedule, chosen: str | None = None) -> str:
+def _rescales(schedule: Schedule) -> bool:
+    return isinstance(schedule, NoiseSchedule) and schedule.rescale_betas_zero_snr
+
+
+def default(schedule: Schedule, chosen: str | None = None) -> str:
     """Return the name of the scheduler of jobs that name none.
 
     Args:
@@ -168,7 +217,8 @@ def default(schedule: NoiseSchedule, chosen: str | None = None) -> str:
         return chosen
     others = ", ".join(offered) or "but none runs this model"
     choice = f"set IMAGEFLEET_SCHEDULER to choose another on purpose: {others}"
-    if (name := _NAME_BY_CLASS.get(schedule.class_name)) is None:
+    names = _FLOW_NAME_BY_CLASS if isinstance(schedule, FlowSchedule) else _NAME_BY_CLASS
+    if (name := names.get(schedule.class_name)) is None:
         raise CheckpointError(
             f"model_index.json: scheduler is {schedule.class_name!r}, which this engine does not "
             f"have; {choice}"
@@ -182,7 +232,7 @@ def default(schedule: NoiseSchedule, chosen: str | None = None) -> str:
         raise CheckpointError(
             f"scheduler/scheduler_config.json: {schedule.class_name} is not defined for "
             f"prediction_type={schedule.prediction_type.value!r}, "
-            f"rescale_betas_zero_snr={schedule.rescale_betas_zero_snr}, "
+            f"rescale_betas_zero_snr={_rescales(schedule)}, "
             f"final_sigmas_type={schedule.final_sigmas_type!r} and its other fields; {choice}"
         )
     return name

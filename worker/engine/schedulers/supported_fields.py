@@ -80,6 +80,26 @@ read `sigma_min` and `sigma_max`, also where they are no parameters of the class
 _ALWAYS_SPACED: Final = ("dpmsolver++_karras",)
 
 
+_FLOW_MULTISTEP: Final[Values] = {
+    **_NO_THRESHOLDING,
+    "solver_order": SOLVER_ORDERS,
+    "solver_type": _SOLVER_TYPES,
+}
+_SUPPORTED_IN_FLOW: Final[Mapping[str, Values]] = {
+    "euler": {"invert_sigmas": (False,)},
+    "lcm": {"invert_sigmas": (False,), "scale_factors": (None,)},
+    "dpmsolver++": {
+        **_FLOW_MULTISTEP,
+        "algorithm_type": ("dpmsolver++", "sde-dpmsolver++", "deis"),
+        "use_lu_lambdas": (False,),
+        "variance_type": _FIXED_VARIANCES,
+        "final_sigmas_type": ("zero",),  # the other value is a noise level of betas
+    },
+    "unipc": {**_FLOW_MULTISTEP, "predict_x0": (True,), "solver_p": (None,)},
+}
+"""It has the supported values of each field for flow models, as `_SUPPORTED` for others."""
+
+
 def unsupported(fields: ConfigReader, *, is_spaced: bool) -> dict[str, str]:
     """Return by scheduler the field, with its value, for which it cannot run with this file.
 
@@ -97,6 +117,31 @@ def unsupported(fields: ConfigReader, *, is_spaced: bool) -> dict[str, str]:
         if (value := fields.get(field, None)) is not None:
             for name in _SPACED if is_spaced else _ALWAYS_SPACED:
                 reasons.setdefault(name, unsupported_value(field, value, (None,)))
+    return reasons
+
+
+def unsupported_in_flow(
+    fields: ConfigReader, *, is_spaced: bool, is_linear: bool
+) -> dict[str, str]:
+    """Return what `unsupported` returns, for the file of a flow model.
+
+    Args:
+        fields: Of the file.
+        is_spaced: Whether the file asks for another spacing of the noise levels. The solvers of
+            diffusers would space those of betas.
+        is_linear: Whether the file asks for dynamic shifts of the type `linear`.
+    """
+    reasons: dict[str, str] = {}
+    for name, values in _SUPPORTED_IN_FLOW.items():
+        for field, allowed in values.items():
+            if (value := fields.get(field, allowed[0])) not in allowed:
+                reasons.setdefault(name, unsupported_value(field, value, allowed))
+    if is_linear:
+        kinds = ("exponential",)
+        reasons.setdefault("dpmsolver++", unsupported_value("time_shift_type", "linear", kinds))
+    if is_spaced:
+        for name in ("dpmsolver++", "unipc"):
+            reasons.setdefault(name, "another spacing of the noise levels (use_karras_sigmas …)")
     return reasons
 
 

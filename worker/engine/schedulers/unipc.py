@@ -26,17 +26,36 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
     log_ratio,
     x0_from_output,
 )
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.noise_schedule import Floats, NoiseSchedule
+from imagefleet.worker.engine.schedulers.prediction import Prediction
 from imagefleet.worker.engine.schedulers.solver_options import UniPcOptions
 
 
 def unipc(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
-    options = schedule.unipc
     timesteps, ratios = multistep_levels(schedule, steps)
     levels = [NoiseLevel.from_ratio(ratio) for ratio in ratios]
     last = NoiseLevel.from_ratio(lowest_ratio(schedule, ratios))
     levels.append(CLEAN if schedule.final_sigmas_type == "zero" else last)
+    return unipc_table(schedule.unipc, timesteps, levels, skipped, schedule.prediction_type)
+
+
+def unipc_table(
+    options: UniPcOptions,
+    timesteps: Floats,
+    levels: Sequence[NoiseLevel],
+    skipped: int,
+    prediction: Prediction,
+) -> CoefficientTable:
+    """Return the table for these timesteps without the first `skipped`.
+
+    Args:
+        options: Of the solver.
+        timesteps: One for each step.
+        levels: The noise level at each timestep, and the one after the last.
+        skipped: The number of first steps that do not run.
+        prediction: What the model predicts.
+    """
     rows = []
     order, predicted = 0, SAMPLE
     for index in range(skipped, len(timesteps)):
@@ -52,9 +71,9 @@ def unipc(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientT
             options, [levels[index - back] for back in range(order)], levels[index + 1]
         )
         keep, lags = as_lags(starting_from(predicted, sample))
-        to_h = x0_from_output(schedule.prediction_type, levels[index])
+        to_h = x0_from_output(prediction, levels[index])
         rows.append(make_row(timesteps[index], keep=keep, lags=lags, to_h=to_h))
-    return make_table(rows, levels[skipped:-1], schedule.prediction_type)
+    return make_table(rows, levels[skipped:-1], prediction)
 
 
 def _predict(options: UniPcOptions, past: Sequence[NoiseLevel], end: NoiseLevel) -> Combination:

@@ -12,7 +12,8 @@ from typing import Final
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule, Prediction
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.prediction import Prediction
 
 _V_PREDICTION: Final = "v_pred"
 _ZERO_SNR: Final = "ztsnr"
