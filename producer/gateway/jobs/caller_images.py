@@ -16,6 +16,7 @@ from imagefleet.producer.gateway.files.stored_file import OPENAI_PREFIX, REPLICA
 from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.jobs.addresses import ImageAddresses
 from imagefleet.producer.gateway.problems import wrong_field
+from imagefleet.shared.jobs.addresses import check_input_address
 from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
 from imagefleet.shared.storage.job_keys import job_folder
 
@@ -61,9 +62,11 @@ class CallerImages:
             return f"{job_folder(job_id)}/{file}"
         if _FILE.fullmatch(address):
             return self.read_file(caller, field, address)
-        if address.startswith(("http://", "https://")) or caller.tenant is None:
+        if address.startswith(("http://", "https://")):
             return address
-        raise wrong_field(field, address, _LIMIT)
+        if caller.tenant is not None:
+            raise wrong_field(field, address, _LIMIT)
+        return _key_or_url(field, address)
 
     def read_file(self, caller: Caller, field: str, file_id: str) -> bytes:
         """Return the content of a file of the caller's, by its id or address. Raises Problem."""
@@ -72,6 +75,15 @@ class CallerImages:
             raise wrong_field(field, file_id, "must be the id of a file")
         stored = self._files.find(caller.tenant, named[2])
         return self._files.read(caller.tenant, stored, MAX_INPUT_BYTES)
+
+
+def _key_or_url(field: str, address: str) -> str:
+    """Return what may name an object of the fleet's store. Raises Problem."""
+    try:
+        return check_input_address(address, "", stored=False)
+    except ValueError:
+        limit = f"{_LIMIT}, or the key or URL of an object in the fleet's store"
+        raise wrong_field(field, address, limit) from None
 
 
 def decode_data_url(field: str, url: str) -> bytes:

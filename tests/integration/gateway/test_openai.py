@@ -208,6 +208,14 @@ def test_a_parameter_that_is_null_is_not_given(gateway: GatewayProcess) -> None:
     assert httpx.post(url, json=body, timeout=300).json()["size"] == "64x64"
 
 
+def test_a_path_is_no_image_and_the_answer_says_what_is(gateway: GatewayProcess) -> None:
+    body = {"prompt": "a", "image": "/etc/passwd"}
+    refused = httpx.post(f"{gateway.url}/v1/images/generations", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "image")
+    message = refused.json()["error"]["message"]
+    assert ("the id of a file" in message, "Python" in message) == (True, False)
+
+
 @pytest.mark.parametrize("path", ["/v1/images/generations", "/sdapi/v1/txt2img"])
 def test_a_file_that_does_not_exist_is_answered_as_the_document_says(
     gateway: GatewayProcess, path: str
