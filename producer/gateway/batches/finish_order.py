@@ -13,9 +13,9 @@ from imagefleet.producer.gateway.batches.batch_output import (
     Failure,
     rejected_file_id,
 )
+from imagefleet.producer.gateway.batches.count_rows import count_rows
 from imagefleet.producer.gateway.batches.run_order import (
     BATCH_PREFIX,
-    LineError,
     OrderRecord,
     OrderState,
 )
@@ -24,9 +24,7 @@ from imagefleet.producer.gateway.batches.run_places import RunPlaces
 from imagefleet.producer.gateway.files.stored_file import OPENAI_PREFIX, OUTPUT_PURPOSE
 from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.problems import Problem
-from imagefleet.shared.bulk.commit_markers import finished_shards
 from imagefleet.shared.bulk.records import RunStatus
-from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import State
 
@@ -136,16 +134,3 @@ class OrderFinisher:
             keep_s=record.order.keep_s,
         )
         return file.id
-
-
-def _line_error(failure: RowFailure) -> LineError:
-    """Return why a row of a run has no images. Rows count from 0, as in datasets."""
-    return LineError(code=failure.code, message=f"row {failure.row}: {failure.message}")
-
-
-def count_rows(record: OrderRecord, run: BulkRun) -> dict[str, int]:
-    """Return how many rows of a run are done, and how many failed, as fields of its record."""
-    done = 0
-    for shard, stats in finished_shards(run.store, run.plan, run.plan.shards):
-        done += shard.rows - len(stats.failures)
-    return {"done": done, "failed": record.rows - done}

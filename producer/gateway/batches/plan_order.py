@@ -11,11 +11,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from imagefleet.producer.bulk.rejected import describe_rejected
 from imagefleet.producer.bulk.rows import shown_value
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.producer.bulk.start_run import plan_run
@@ -27,8 +25,8 @@ from imagefleet.producer.gateway.batches.batch_output import (
     error_line,
     rejected_file_id,
 )
+from imagefleet.producer.gateway.batches.count_rows import rejected_errors
 from imagefleet.producer.gateway.batches.run_order import (
-    MAX_SHOWN_ERRORS,
     LineError,
     OrderRecord,
     OrderState,
@@ -122,7 +120,7 @@ class OrderPlanner:
 
     def _plan_own(self, record: OrderRecord, path: Path) -> tuple[BulkRun, dict[str, Any]]:
         run = self._planned(record, rows=lambda: path, **record.order.options)
-        errors = tuple(map(_line_error, islice(run.rejected(), MAX_SHOWN_ERRORS)))
+        errors = rejected_errors(run)
         return run, {"rows": run.plan.rows + run.plan.rejected, "errors": errors}
 
     def _planned(self, record: OrderRecord, *, rows: Any, **options: Any) -> BulkRun:
@@ -198,12 +196,6 @@ def _resolve(inputs: CallerImages, order: RunOrder, field: str, text: str) -> st
     except Problem as problem:
         limit = problem.message.rpartition("': ")[2]
         raise InvalidRequest(field, shown_value(text), limit) from None
-
-
-def _line_error(rejected: Mapping[str, object]) -> LineError:
-    """Return why a row of a run was rejected. Rows count from 0, as in datasets."""
-    message, field = describe_rejected(rejected), str(rejected["field"])
-    return LineError(code="invalid_request", message=message, param=field)
 
 
 def _failure(rejected: Mapping[str, object], offer: Offer | None) -> Failure:

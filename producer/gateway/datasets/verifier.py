@@ -13,7 +13,7 @@ from typing import Final
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.producer.bulk.verify_report import Problem as DatasetProblem
 from imagefleet.producer.bulk.verify_report import VerifyReport
-from imagefleet.producer.gateway.batches.finish_order import count_rows
+from imagefleet.producer.gateway.batches.count_rows import count_rows
 from imagefleet.producer.gateway.batches.run_keeper import RunKeeper
 from imagefleet.producer.gateway.batches.run_order import OrderRecord
 from imagefleet.producer.gateway.batches.verification import (
