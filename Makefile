@@ -22,7 +22,7 @@ RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --p
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help alerts archive demo page page-test test check lint format types contracts unit servers long long-servers long-computing bench bulk-chaos chaos chaos-stock fuzz gpu parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
+.PHONY: help alerts archive demo page page-test test check lint format types contracts unit servers long long-servers long-computing bench bulk-chaos chaos chaos-stock fuzz gpu parity partition parity-full parity-fuzz parity-pictures race judge sheets tpu train wheel structure docs requirements upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -127,6 +127,9 @@ parity: $(VENV)/.dev .venv-parity/.installed ## ask PyTorch diffusers again (ins
 
 parity-fuzz: $(VENV)/.dev .venv-parity/.installed ## draw checkpoints, ask diffusers and then the engine; FUZZ="--count 2000 --seed 1"
 	$(BIN)/python -m tools.parity.fuzz --pytorch .venv-parity/bin/python $(FUZZ)
+
+parity-pictures: $(VENV)/.dev .venv-parity/.installed ## draw jobs for well-known structures, and compare their images; PICTURES="--jobs 32 --only SSD-1B"
+	$(BIN)/python -m tools.parity.pictures --pytorch .venv-parity/bin/python $(PICTURES)
 
 parity-full: $(VENV)/.dev .venv-parity/.installed ## SD 1.4's, SD 2.1's and SDXL's UNets at full size against PyTorch: 6 GB of disk, 17 of memory
 	$(BIN)/python -m tools.parity.full --pytorch .venv-parity/bin/python

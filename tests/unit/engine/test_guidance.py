@@ -71,6 +71,8 @@ def test_without_a_share_the_output_is_bit_equal_to_plain_guidance() -> None:
     ("name", "expected"),
     [
         ("timbrooks/instruct-pix2pix", False),
+        ("runwayml/stable-diffusion-inpainting", False),
+        ("diffusers/stable-diffusion-xl-1.0-inpainting-0.1", True),
         ("SimianLuo/LCM_Dreamshaper_v7", False),
         ("latent-consistency/lcm-sdxl (its UNet in SDXL)", False),
         ("diffusers/sdxl-instructpix2pix-768", True),

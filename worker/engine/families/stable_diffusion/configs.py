@@ -179,10 +179,11 @@ class Configs:
         """Return whether jobs may have `guidance_rescale`.
 
         diffusers' pipelines of distilled UNets have none, because these UNets apply the guidance
-        themselves. The pipeline that edits images with Stable Diffusion 1 and 2 has none either.
+        themselves. The pipelines that edit or inpaint images with UNets of Stable Diffusion 1 and 2
+        made for it have none either; the latter takes the name and ignores it.
         """
-        is_edited = self.pipeline.image_input is ImageInput.EDITED
-        return self.unet.time_cond_proj_dim is None and (self.pipeline.is_xl or not is_edited)
+        takes_image = self.pipeline.image_input is not ImageInput.NONE
+        return self.unet.time_cond_proj_dim is None and (self.pipeline.is_xl or not takes_image)
 
     @property
     def latent_format(self) -> LatentFormat | None:
