@@ -12,7 +12,7 @@ from tests.support.gateway import GatewayFleet
 from tests.support.judge import judge
 
 PROMPT = "a small red circle on the left on a blue background"
-_MS = 300_000
+_MS = 60_000
 
 
 def order(page: Any, prompts: str, **fields: str) -> None:

@@ -138,11 +138,12 @@ function Pages({ page, query }) {
     next.set("cursor", cursor);
     return `#/gallery?${next}`;
   };
+  const isPartial = !page.complete && page.data.length < LIMIT; // The search took its time and answered.
   return html`
     <nav class="pages" aria-label="Pages">
       ${page.previous ? html`<a class="button" href=${to(page.previous)}>← Newer</a>` : html`<span></span>`}
-      ${!page.complete && page.searched_until && html`<span class="note">Searched back to ${when(page.searched_until)}.</span>`}
-      ${page.next && html`<a class="button" href=${to(page.next)}>${page.complete ? "Older →" : "Search further back →"}</a>`}
+      ${isPartial && page.searched_until && html`<span class="note">Searched back to ${when(page.searched_until)}.</span>`}
+      ${page.next && html`<a class="button" href=${to(page.next)}>${isPartial ? "Search further back →" : "Older →"}</a>`}
     </nav>
   `;
 }
