@@ -78,7 +78,8 @@ _RUN: Final = {
 _UNKNOWN_PAGE: Final[Answers] = {404: {"description": "There is none with the id `after`."}}
 _CONTENT: Final = {"schema": {**_TEXT, "format": "binary"}}
 _STREAM: Final = {
-    "description": "Events `run` with the run, then `done`; `stopping` if the gateway ends.",
+    "description": "Events `run` with the run, then `done`; `stopping`, with the reason, if the "
+    "gateway ends or Redis is away.",
     "content": of_events({"type": "object"}),
 }
 BATCH_ANSWERS: Final[Answers] = {200: in_json("The batch.", _BATCH)}

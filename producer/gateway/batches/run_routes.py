@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Final
@@ -38,7 +38,7 @@ from imagefleet.producer.gateway.batches.run_files import find_file, list_files
 from imagefleet.producer.gateway.batches.run_order import RUN_PREFIX, OrderRecord, RunOrder
 from imagefleet.producer.gateway.batches.run_shapes import run_body
 from imagefleet.producer.gateway.files.stored_file import OPENAI_PREFIX
-from imagefleet.producer.gateway.problems import wrong_field
+from imagefleet.producer.gateway.problems import Problem, stopping, wrong_field
 from imagefleet.producer.gateway.web.bodies import check_fields, off_loop, read_json
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.events import event, event_stream
@@ -119,10 +119,14 @@ async def watch_run(request: Request, caller: Reader, run_id: str) -> Response:
     """Send the run whenever it has changed, until it has ended."""
     orders = _of(request, caller)
     await orders.find(run_id)
-    return event_stream(_events(orders, run_id))
+
+    def last_event(problem: Problem) -> str:
+        return event("stopping", {"id": run_id, "message": problem.message})
+
+    return event_stream(_events(orders, run_id), last_event)
 
 
-async def _events(orders: CallerOrders, run_id: str) -> AsyncIterator[str]:
+async def _events(orders: CallerOrders, run_id: str) -> AsyncGenerator[str]:
     sent: dict[str, Any] = {}
     while True:
         record = await orders.find(run_id)
@@ -134,8 +138,7 @@ async def _events(orders: CallerOrders, run_id: str) -> AsyncIterator[str]:
             yield event("done", {"id": run_id})
             return
         if orders.gateway.watcher.is_closed:
-            yield event("stopping", {"id": run_id})
-            return
+            raise stopping()
         await asyncio.sleep(_WATCH_S)
 
 

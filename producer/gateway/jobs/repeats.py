@@ -15,6 +15,7 @@ idempotency key (https://github.com/openai/openai-python). Each repetition would
 import hashlib
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -129,9 +130,10 @@ class Repeats:
         return name
 
     async def answered(self, job: RequestJob) -> None:
-        """Note that the answer of a request was sent."""
+        """Note that the answer of a request was sent, if Redis can: nobody is refused for it."""
         if job.digest:
-            await self._threads.run(self._expire, job)
+            with suppress(BrokerUnavailable):
+                await self._threads.run(self._expire, job)
 
     def _expire(self, job: RequestJob) -> None:
         milliseconds = max(1, int(job.answered_s * 1000))

@@ -1,7 +1,8 @@
 """Routes of the OpenAI Images API: https://platform.openai.com/docs/api-reference/images."""
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -23,7 +24,7 @@ from imagefleet.producer.gateway.openai.images_document import (
     images_body,
 )
 from imagefleet.producer.gateway.openai.images_request import ImagesRequest
-from imagefleet.producer.gateway.openai.images_response import ImagesAnswer
+from imagefleet.producer.gateway.openai.images_response import ImagesAnswer, last_event
 from imagefleet.producer.gateway.web.bodies import off_loop, read_json
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.connected import while_connected
@@ -121,7 +122,7 @@ async def _mask(gateway: Gateway, caller: Caller, images: dict[str, str | bytes]
 async def _answer(request: Request, caller: Caller, order: _Order) -> Response:
     gateway, job, answer = gateway_of(request), order.job, order.answer
     if order.streams:
-        return event_stream(_stream(gateway, caller, job, answer))
+        return event_stream(_stream(gateway, caller, job, answer), last_event)
     body = await while_connected(request, _wait(gateway, caller, job, answer))
     return image_json(body, {JOB_HEADER: job.name})
 
@@ -130,20 +131,26 @@ async def _wait(
     gateway: Gateway, caller: Caller, job: RequestJob, answer: ImagesAnswer
 ) -> dict[str, Any]:
     status = await gateway.jobs.wait(caller, job.name, gateway.settings.http_wait_s)
-    try:
-        body = await answer.body(status)
-    except (JobFailed, JobCancelled):
-        await gateway.repeats.answered(job)
-        raise
-    await gateway.repeats.answered(job)
-    return body
+    async with _answered(gateway, job):
+        return await answer.body(status)
 
 
 async def _stream(
     gateway: Gateway, caller: Caller, job: RequestJob, answer: ImagesAnswer
-) -> AsyncIterator[str]:
-    async for text in answer.events(gateway.jobs.watch(caller, job.name)):
-        yield text
+) -> AsyncGenerator[str]:
+    async with _answered(gateway, job), gateway.jobs.watch(caller, job.name) as statuses:
+        async for text in answer.events(statuses):
+            yield text
+
+
+@asynccontextmanager
+async def _answered(gateway: Gateway, job: RequestJob) -> AsyncIterator[None]:
+    """Note that a request was answered: with images, or with the failure of its job."""
+    try:
+        yield
+    except (JobFailed, JobCancelled):
+        await gateway.repeats.answered(job)
+        raise
     await gateway.repeats.answered(job)
 
 

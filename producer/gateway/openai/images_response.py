@@ -4,19 +4,17 @@ https://github.com/openai/openai-openapi, `ImagesResponse`, `ImageGenStreamEvent
 `ImageEditStreamEvent`.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from imagefleet.producer.client.job import result_or_raise
 from imagefleet.producer.gateway.jobs.images import JobImages
 from imagefleet.producer.gateway.openai.errors import error_body
-from imagefleet.producer.gateway.problems import Problem, problem_of, stopping
+from imagefleet.producer.gateway.problems import Problem, stopping
 from imagefleet.producer.gateway.web.events import event
 from imagefleet.producer.gateway.web.held_bytes import HeldBytes
 from imagefleet.producer.gateway.web.image_json import Base64, bytes_in_base64
-from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.result import ImageResult, JobResult
 from imagefleet.shared.jobs.status import JobStatus
 
@@ -72,21 +70,11 @@ class ImagesAnswer:
             return {"url": url, "seed": image.seed}
         return {"b64_json": Base64(await self.images.read_base64(image)), "seed": image.seed}
 
-    async def events(
-        self, watch: AbstractAsyncContextManager[AsyncIterator[JobStatus]]
-    ) -> AsyncIterator[str]:
-        """Yield the events of a stream: previews, then each image; or one error, also if the watch
-        cannot begin."""
-        try:
-            async with watch as statuses:
-                async for text in self._events(statuses):
-                    yield text
-        except ImagefleetError as error:
-            yield _error_event(problem_of(error))
-        except Problem as problem:
-            yield _error_event(problem)
+    async def events(self, statuses: AsyncIterator[JobStatus]) -> AsyncGenerator[str]:
+        """Yield the events of a stream: previews, then each image.
 
-    async def _events(self, statuses: AsyncIterator[JobStatus]) -> AsyncIterator[str]:
+        Raises what `body` and the statuses raise, and Problem if the gateway ends before the job.
+        """
         sent, shown, status = 0, None, None
         async for status in statuses:
             if status.preview and status.preview != shown and sent < self.partial_images:
@@ -134,5 +122,6 @@ def _looks(images: "tuple[ImageResult, ...] | list[ImageResult]") -> dict[str, s
     return {"output_format": images[0].format, "size": f"{images[0].width}x{images[0].height}"}
 
 
-def _error_event(problem: Problem) -> str:
+def last_event(problem: Problem) -> str:
+    """Return the event that says why a stream ends."""
     return event("error", {"type": "error", **error_body(problem)})

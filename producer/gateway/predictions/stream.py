@@ -7,14 +7,13 @@ The Python client of Replicate fails at names that it does not know, so there ar
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from imagefleet.producer.gateway.predictions.event_place import EventPlace
-from imagefleet.producer.gateway.problems import problem_of, stopping
+from imagefleet.producer.gateway.problems import Problem, stopping
 from imagefleet.producer.gateway.web.events import text_event
-from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.prediction import iso_time, logs_of
 from imagefleet.shared.jobs.status import JobStatus
@@ -44,30 +43,36 @@ TellEvents = Callable[[JobStatus, ShowStatus], Iterator[Event]]
 """Yields all events that a status tells, in the order of their places."""
 
 
-async def follow(
-    statuses: AsyncIterator[JobStatus],
-    show: ShowStatus,
-    tell: TellEvents,
-    last: EventPlace,
-    last_event_name: str,
-) -> AsyncIterator[str]:
-    """Yield the events after `last` until the job has ended.
+class PredictionEvents:
+    """The events of one prediction as one client reads them."""
 
-    Args:
-        last_event_name: of the event that says why the stream ends before.
-    """
-    status = None
-    try:
+    def __init__(
+        self, show: ShowStatus, tell: TellEvents, last: EventPlace, last_event_name: str
+    ) -> None:
+        """
+        Args:
+            last: the client has the events up to this place.
+            last_event_name: of the event that says why the stream ends before the prediction.
+        """
+        self._show, self._tell = show, tell
+        self._last = last
+        self._last_event_name = last_event_name
+
+    async def follow(self, statuses: AsyncIterator[JobStatus]) -> AsyncGenerator[str]:
+        """Yield the events until the job has ended. Raises Problem if the gateway ends before, and
+        what the statuses raise."""
+        status = None
         async for status in statuses:
-            for event in tell(status, show):
-                if event.place > last:
-                    last = event.place
+            for event in self._tell(status, self._show):
+                if event.place > self._last:
+                    self._last = event.place
                     yield str(event)
-    except ImagefleetError as error:
-        yield text_event(last_event_name, problem_of(error).message, str(last))
-        return
-    if status is None or not status.done:
-        yield text_event(last_event_name, stopping().message, str(last))
+        if status is None or not status.done:
+            raise stopping()
+
+    def last_event(self, problem: Problem) -> str:
+        """Return the event that says why the stream ends. Another gateway goes on after its id."""
+        return text_event(self._last_event_name, problem.message, str(self._last))
 
 
 def tell_theirs(status: JobStatus, show: ShowStatus) -> Iterator[Event]:

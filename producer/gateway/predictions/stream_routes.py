@@ -1,6 +1,6 @@
 """Routes that send the events of a prediction as they happen."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Annotated, Final
 
@@ -14,8 +14,8 @@ from imagefleet.producer.gateway.predictions.event_place import EventPlace
 from imagefleet.producer.gateway.predictions.predictions_document import STREAMED
 from imagefleet.producer.gateway.predictions.shown import shown
 from imagefleet.producer.gateway.predictions.stream import (
+    PredictionEvents,
     TellEvents,
-    follow,
     tell_ours,
     tell_theirs,
 )
@@ -50,10 +50,11 @@ async def _stream(
     await gateway.jobs.status(caller, name)  # an unknown one is answered with 404
     show = partial(shown, gateway, base_url(request), caller)
     last = EventPlace.parse(request.headers.get("last-event-id"))
+    events = PredictionEvents(show, tell, last, last_event_name)
 
-    async def events() -> AsyncIterator[str]:
+    async def follow() -> AsyncGenerator[str]:
         async with gateway.jobs.watch(caller, name) as statuses:
-            async for text in follow(statuses, show, tell, last, last_event_name):
+            async for text in events.follow(statuses):
                 yield text
 
-    return event_stream(events())
+    return event_stream(follow(), events.last_event)

@@ -92,12 +92,19 @@ def headers_of(problem: Problem) -> dict[str, str]:
     return headers
 
 
-def _as_problem(error: Exception, request: Request) -> Problem:
+def any_problem(error: Exception) -> Problem:
+    """Return the problem for an error; that of one which nobody expected is logged."""
     match error:
         case Problem():
             return error
         case ImagefleetError():
             return problem_of(error)
+    log.error("a request failed in an unexpected way", exc_info=error)
+    return Problem(500, "internal_error", "the gateway failed; its log says why")
+
+
+def _as_problem(error: Exception, request: Request) -> Problem:
+    match error:
         case HTTPException():
             path = printable(request.url.path, 200)
             code = _CODES.get(error.status_code, "http_error")
@@ -106,5 +113,4 @@ def _as_problem(error: Exception, request: Request) -> Problem:
             first = error.errors()[0]
             field = str(first["loc"][-1])
             return Problem(400, "invalid_value", f"{field}: {first['msg']}", field=field)
-    log.error("a request failed in an unexpected way", exc_info=error)
-    return Problem(500, "internal_error", "the gateway failed; its log says why")
+    return any_problem(error)

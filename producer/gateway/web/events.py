@@ -3,12 +3,14 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 from starlette.responses import StreamingResponse
 
+from imagefleet.producer.gateway.problems import Problem
+from imagefleet.producer.gateway.web.errors import any_problem
 from imagefleet.producer.gateway.web.metrics import OPEN_STREAMS
 
 _HEARTBEAT: Final = ": still here\n\n"
@@ -37,14 +39,31 @@ def _event(name: str, lines: str, event_id: str | None) -> str:
     return f"{head}event: {name}\n{lines}\n"
 
 
-def event_stream(events: AsyncIterator[str]) -> StreamingResponse:
-    """Return the answer that sends events as they come."""
-    return StreamingResponse(
-        _with_heartbeats(events), media_type="text/event-stream", headers=_HEADERS
-    )
+def event_stream(
+    events: AsyncGenerator[str], last_event: Callable[[Problem], str]
+) -> StreamingResponse:
+    """Return the answer that sends events as they come.
+
+    Args:
+        events: they may end with any error, for example because Redis is away.
+        last_event: writes the event that says so. Without one, clients see a broken connection.
+    """
+    whole = _with_heartbeats(_with_last_event(events, last_event))
+    return StreamingResponse(whole, media_type="text/event-stream", headers=_HEADERS)
 
 
-async def _with_heartbeats(events: AsyncIterator[str]) -> AsyncIterator[str]:
+async def _with_last_event(
+    events: AsyncGenerator[str], last_event: Callable[[Problem], str]
+) -> AsyncGenerator[str]:
+    async with aclosing(events):
+        try:
+            async for text in events:
+                yield text
+        except Exception as error:
+            yield last_event(any_problem(error))
+
+
+async def _with_heartbeats(events: AsyncGenerator[str]) -> AsyncIterator[str]:
     following = asyncio.ensure_future(anext(events, None))
     OPEN_STREAMS.inc()
     try:
@@ -62,4 +81,4 @@ async def _with_heartbeats(events: AsyncIterator[str]) -> AsyncIterator[str]:
         following.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await following
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()

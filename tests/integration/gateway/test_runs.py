@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from imagefleet import Client
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.batches import URL, client_of, end_of, line, lines_of, make_key, order
 from tests.support.gateway import GatewayProcess, start_gateway
 from tests.support.processes import StartWorker, Worker, until
@@ -144,6 +145,26 @@ def test_a_watch_ends_with_an_event_if_the_gateway_ends(start: StartWorker) -> N
             gateway.process.process.terminate()
             assert "event: stopping" in "".join(texts)
     gateway.process.wait(10)
+
+
+def test_a_watch_ends_with_an_event_if_redis_is_away(
+    start: StartWorker, own_redis: LocalRedisServer, tmp_path: Path
+) -> None:
+    store = tmp_path / "runs"
+    store.mkdir()
+    gateway = start_gateway(
+        start, IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_STORAGE_URL=f"file://{store}"
+    )
+    with httpx.Client(base_url=f"{gateway.url}/v1", timeout=900) as http:
+        made = http.post("/runs", json={"rows": ["a"]}).json()
+        with http.stream("GET", f"/runs/{made['id']}/events") as stream:
+            texts = stream.iter_text()
+            assert next(texts).startswith("event: run")
+            own_redis.kill()
+            *_, last = "".join(texts).strip().split("\n\n")
+    name, data = last.splitlines()
+    assert name == "event: stopping"
+    assert "Redis" in json.loads(data.removeprefix("data: "))["message"]
 
 
 def test_a_batch_of_edits_starts_from_images(gateway: GatewayProcess) -> None:
