@@ -7,7 +7,7 @@ ever used. Nothing here depends on a web framework.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
 from imagefleet.producer.client.client import Client
@@ -24,6 +24,7 @@ from imagefleet.shared.errors import (
     BrokerUnavailable,
     ImagefleetError,
     InvalidRequest,
+    UnknownJob,
     UnreadableRecord,
 )
 from imagefleet.shared.jobs.model import JOB_ID, State, new_job_id
@@ -189,13 +190,18 @@ class TenantJobs:
                 pipe.llen(key)
             return sum(length or 0 for length in read_ignoring_wrong_types(pipe))
 
+    def watch(self, status: JobStatus) -> AbstractAsyncContextManager[JobChanges]:
+        """Yield the statuses of a job that was found, until it has ended; see `JobWatcher`."""
+        return self._watch(status.id)
+
+    def watch_submitted(self, caller: Caller, name: str) -> AbstractAsyncContextManager[JobChanges]:
+        """Yield the statuses of a job that the caller has submitted, until it has ended."""
+        return self._watch(stored_id(caller.tenant, name))
+
     @asynccontextmanager
-    async def watch(self, caller: Caller, name: str) -> AsyncIterator[JobChanges]:
-        """Yield the statuses of a job, from now until it has ended; see `JobWatcher.watch`."""
-        status = await self.status(caller, name)
-        if not status.done:
+    async def _watch(self, job_id: str) -> AsyncIterator[JobChanges]:
+        async with self._watcher.watch(job_id) as changes:
             await self._threads.run(self._warn_if_no_worker)
-        async with self._watcher.watch(status.id) as changes:
             yield changes
 
     def _warn_if_no_worker(self) -> None:
@@ -207,17 +213,22 @@ class TenantJobs:
             self._client.connection.warn_if_no_worker()
 
     async def wait(self, caller: Caller, name: str, timeout_s: float) -> JobStatus:
-        """Return the status of a job once it has ended, or after `timeout_s` as it is then.
+        """Return the status of a job that the caller has submitted once it has ended, or after
+        `timeout_s` as it is then.
 
         Raises:
             Problem: 404, or 503 if this gateway ends before.
             UnreadableRecord, BrokerUnavailable.
         """
-        async with self.watch(caller, name) as changes:
-            with suppress(TimeoutError):
+        async with self.watch_submitted(caller, name) as changes:
+            try:
                 async with asyncio.timeout(timeout_s):
                     async for _ in changes:
                         pass
+            except TimeoutError:
+                pass
+            except UnknownJob:  # it was deleted
+                raise unknown("job", name) from None
             if changes.closed:
                 raise stopping()
             return changes.newest or await self.status(caller, name)

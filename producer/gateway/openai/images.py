@@ -138,7 +138,7 @@ async def _wait(
 async def _stream(
     gateway: Gateway, caller: Caller, job: RequestJob, answer: ImagesAnswer
 ) -> AsyncGenerator[str]:
-    async with _answered(gateway, job), gateway.jobs.watch(caller, job.name) as statuses:
+    async with _answered(gateway, job), gateway.jobs.watch_submitted(caller, job.name) as statuses:
         async for text in answer.events(statuses):
             yield text
 

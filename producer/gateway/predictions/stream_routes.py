@@ -22,6 +22,7 @@ from imagefleet.producer.gateway.predictions.stream import (
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.events import event_stream
 from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.status import JobStatus
 
 router: Final = APIRouter(prefix="/v1/predictions", tags=["Predictions"])
 Reader = Annotated[Caller, Depends(caller_with(Scope.READ))]
@@ -30,7 +31,8 @@ Reader = Annotated[Caller, Depends(caller_with(Scope.READ))]
 @router.get("/{prediction_id}/stream", **STREAMED)
 async def stream_prediction(request: Request, caller: Reader, prediction_id: str) -> Response:
     """Send the events that Replicate's clients know: logs, output, error, done."""
-    return await _stream(request, caller, prediction_id, tell_theirs, "error")
+    status = await gateway_of(request).jobs.status(caller, prediction_id)
+    return _stream(request, caller, status, tell_theirs, "error")
 
 
 @router.get("/{prediction_id}/events", **STREAMED)
@@ -40,20 +42,19 @@ async def follow_prediction(request: Request, caller: Reader, prediction_id: str
     status = await jobs.status(caller, prediction_id)
     length = await jobs.queue_length(status) if status.state is State.QUEUED else None
     tell = partial(tell_ours, queue_length=length)
-    return await _stream(request, caller, prediction_id, tell, "stopping")
+    return _stream(request, caller, status, tell, "stopping")
 
 
-async def _stream(
-    request: Request, caller: Caller, name: str, tell: TellEvents, last_event_name: str
+def _stream(
+    request: Request, caller: Caller, status: JobStatus, tell: TellEvents, last_event_name: str
 ) -> Response:
     gateway = gateway_of(request)
-    await gateway.jobs.status(caller, name)  # an unknown one is answered with 404
     show = partial(shown, gateway, base_url(request), caller)
     last = EventPlace.parse(request.headers.get("last-event-id"))
     events = PredictionEvents(show, tell, last, last_event_name)
 
     async def follow() -> AsyncGenerator[str]:
-        async with gateway.jobs.watch(caller, name) as statuses:
+        async with gateway.jobs.watch(status) as statuses:
             async for text in events.follow(statuses):
                 yield text
 

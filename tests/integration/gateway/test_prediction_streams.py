@@ -46,7 +46,8 @@ def _read(answer: httpx.Response) -> Iterator[tuple[str, str, str]]:
         if line.startswith(":"):
             continue
         if not line:
-            yield event["id"], event["event"], event["data"]
+            if event:  # else the line belongs to a heartbeat
+                yield event["id"], event["event"], event["data"]
             event = {}
             continue
         field, _, value = line.partition(": ")
