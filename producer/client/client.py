@@ -80,13 +80,26 @@ class Client(JobAccess):
             log.warning("%s", warning)
         self._defaults = {"tenant": tenant}
         super().__init__(Connection(self.settings, redis))
-        self.tenants: Final[Tenants] = self.connection.tenants
-        self.dead_letters: Final[DeadLetters] = self.connection.dead_letters
-        """Messages that the fleet gave up."""
-        self.outbox: Final[Outbox] = self.connection.outbox
-        """Callbacks that wait to be delivered."""
-        self.fleet: Final[FleetReader] = self.connection.fleet
-        """Workers and queues."""
+
+    @property
+    def tenants(self) -> "Tenants":
+        """What reads and sets the weights and limits of tenants."""
+        return self.connection.tenants
+
+    @property
+    def dead_letters(self) -> "DeadLetters":
+        """What reads and redrives messages that the fleet gave up."""
+        return self.connection.dead_letters
+
+    @property
+    def outbox(self) -> "Outbox":
+        """What reads and replays callbacks that wait or were given up."""
+        return self.connection.outbox
+
+    @property
+    def fleet(self) -> "FleetReader":
+        """What reads the workers and the queues."""
+        return self.connection.fleet
 
     def __enter__(self) -> Self:
         return self

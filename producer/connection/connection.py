@@ -6,13 +6,11 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnreadableRecord
 from imagefleet.shared.jobs.cancel import cancel
-from imagefleet.shared.jobs.dead_letters import DeadLetters
-from imagefleet.shared.jobs.fleet_status import FleetReader, FleetStatus
 from imagefleet.shared.jobs.listing import JobListing
 from imagefleet.shared.jobs.model import TERMINAL, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
@@ -21,18 +19,22 @@ from imagefleet.shared.jobs.recent_ends import RecentEnds
 from imagefleet.shared.jobs.record_marks import Mark, read_marks
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.jobs.tenants import Tenants
-from imagefleet.shared.jobs.worker_status import WorkerStatus
 from imagefleet.shared.redis_client.connection import check_connection, connect, translate_errors
 from imagefleet.shared.redis_client.memory import RedisMemory, read_memory
 from imagefleet.shared.redis_client.server_check import find_fault, find_risks
 from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.storage import ObjectStore, folder_of, open_store
 from imagefleet.shared.storage.job_keys import job_folder
-from imagefleet.shared.webhooks.outbox import Outbox
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # their models take long to build, and few producers use them
     from redis import Redis
+
+    from imagefleet.shared.bulk.runs import RunRecords
+    from imagefleet.shared.jobs.dead_letters import DeadLetters
+    from imagefleet.shared.jobs.fleet_status import FleetReader, FleetStatus
+    from imagefleet.shared.jobs.tenants import Tenants
+    from imagefleet.shared.jobs.worker_status import WorkerStatus
+    from imagefleet.shared.webhooks.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
@@ -49,15 +51,44 @@ class Connection:
         namespace, retention_s = settings.namespace, settings.retention_s
         self.records: Final = JobRecords(self.redis, namespace, retention_s)
         self._listing = JobListing(self.redis, namespace)
-        self.tenants: Final = Tenants(self.redis, namespace)
-        self.dead_letters: Final = DeadLetters(self.redis, namespace)
-        self.outbox: Final = Outbox(self.redis, namespace, retention_s)
-        self.fleet: Final = FleetReader(self.redis, namespace)
         self.recent_ends: Final = RecentEnds(self.redis, namespace)
         self._offers = OfferRegistry(self.redis, namespace)
-        self._runs = RunRecords(self.redis, namespace, retention_s)
         self._checked = False
         self._warned_of_no_worker = False
+
+    @cached_property
+    def tenants(self) -> "Tenants":
+        """What reads and sets the weights and limits of tenants."""
+        from imagefleet.shared.jobs.tenants import Tenants
+
+        return Tenants(self.redis, self.settings.namespace)
+
+    @cached_property
+    def dead_letters(self) -> "DeadLetters":
+        """What reads and redrives messages that the fleet gave up."""
+        from imagefleet.shared.jobs.dead_letters import DeadLetters
+
+        return DeadLetters(self.redis, self.settings.namespace)
+
+    @cached_property
+    def outbox(self) -> "Outbox":
+        """What reads and replays callbacks that wait or were given up."""
+        from imagefleet.shared.webhooks.outbox import Outbox
+
+        return Outbox(self.redis, self.settings.namespace, self.settings.retention_s)
+
+    @cached_property
+    def fleet(self) -> "FleetReader":
+        """What reads the workers and the queues."""
+        from imagefleet.shared.jobs.fleet_status import FleetReader
+
+        return FleetReader(self.redis, self.settings.namespace)
+
+    @cached_property
+    def _runs(self) -> "RunRecords":
+        from imagefleet.shared.bulk.runs import RunRecords
+
+        return RunRecords(self.redis, self.settings.namespace, self.settings.retention_s)
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
@@ -66,7 +97,7 @@ class Connection:
             yield
 
     @contextmanager
-    def runs(self) -> Iterator[RunRecords]:
+    def runs(self) -> "Iterator[RunRecords]":
         """Yield the records of bulk runs; Redis errors in the block become BrokerUnavailable."""
         with self.translate_errors():
             yield self._runs
@@ -182,7 +213,7 @@ class Connection:
             self._stores[url] = open_store(url)
         return self._stores[url]
 
-    def read_fleet(self) -> FleetStatus:
+    def read_fleet(self) -> "FleetStatus":
         """Return the status of the fleet."""
         with self.translate_errors():
             return self.fleet.read()
@@ -197,7 +228,7 @@ class Connection:
         with self.translate_errors():
             return self.fleet.workers.alive()
 
-    def worker_statuses(self) -> list[WorkerStatus]:
+    def worker_statuses(self) -> "list[WorkerStatus]":
         """Return what every worker reports of itself, also of those that are lost."""
         with self.translate_errors():
             return self.fleet.workers.statuses()

@@ -13,3 +13,22 @@ def test_importing_the_producer_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not HEAVY & set(done.stdout.split())
+
+
+RARE = (
+    "imagefleet.shared.bulk",
+    "imagefleet.shared.webhooks",
+    "imagefleet.shared.jobs.fleet_status",
+)
+"""The models in these packages took an eighth of the import, and most producers never use them."""
+
+
+def test_a_client_loads_what_datasets_callbacks_and_fleets_need_at_its_first_use() -> None:
+    code = (
+        "import sys; from imagefleet import Client; client = Client('redis://localhost:1');"
+        f"found = [each for each in sys.modules if each.startswith({RARE!r})]; print(found);"
+        "client.fleet, client.outbox, client.dead_letters, client.tenants;"
+        f"print(len([each for each in sys.modules if each.startswith({RARE!r})]) > 2)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "True"]
