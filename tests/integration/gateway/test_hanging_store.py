@@ -3,9 +3,14 @@
 import asyncio
 import threading
 
+import pytest
+
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.gateway_settings import GatewaySettings
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import ImageResult
+from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore
 from tests.support.records import result_of_one_image
@@ -40,4 +45,35 @@ def test_redis_is_asked_while_the_store_of_images_hangs(
         return list(ended)
 
     assert len(asyncio.run(ask(image))) == _READS
+    gateway.close()
+
+
+def test_a_job_is_shown_without_its_metadata_while_the_store_hangs(
+    redis_server: LocalRedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = GatewaySettings.load(redis_url=redis_server.url, namespace=namespace)
+    gateway = Gateway(settings, require_keys=False)
+    goes_on = threading.Event()
+
+    def open_store(root: str) -> ObjectStore:
+        goes_on.wait(60)
+        raise KeyError(root)
+
+    monkeypatch.setattr(gateway.client.connection, "store_of", open_store)
+    request = JobRequest.parse({"prompt": "a"})
+    status = JobStatus(
+        id="j",
+        state=State.SUCCEEDED,
+        request=request,
+        submitted_at=1.0,
+        result=result_of_one_image(),
+    )
+
+    async def ask() -> tuple[dict[str, object], bool]:
+        found = await gateway.images.metadata(status)
+        was_hanging = not goes_on.is_set()
+        goes_on.set()
+        return found, was_hanging
+
+    assert asyncio.run(ask()) == ({}, True)
     gateway.close()
