@@ -104,7 +104,7 @@ function OrderForm({ models, onMade, onError }) {
         <div class="fields">
           <${Count} id="steps" title="Steps" min="1" max=${model?.max_num_inference_steps} placeholder=${model?.num_inference_steps} value=${form.num_inference_steps} onInput=${set("num_inference_steps")} />
           <${Count} id="guidance" title="Guidance" min="0" step="any" placeholder=${model?.guidance_scale} value=${form.guidance_scale} onInput=${set("guidance_scale")} />
-          <${Choice} id="scheduler" title="Scheduler" value=${form.scheduler} empty=${`the model's (${model?.scheduler ?? "–"})`} options=${model?.schedulers ?? []} onChange=${set("scheduler")} />
+          <${Choice} id="scheduler" title="Scheduler" value=${form.scheduler} empty=${`default: ${model?.scheduler ?? "–"}`} options=${model?.schedulers ?? []} onChange=${set("scheduler")} />
           <${Choice} id="format" title="Format" value=${form.format} empty="png" options=${["jpeg", "webp"]} onChange=${set("format")} />
         </div>
         <${LoraRows} names=${model?.loras ?? []} rows=${form.loras} onChange=${(loras) => setForm({ ...form, loras })} />
