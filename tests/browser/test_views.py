@@ -110,6 +110,20 @@ def test_a_dataset_is_started_and_its_sample_is_seen(page: Any, fleet: GatewayFl
     expect(page.get_by_role("heading", name="two shapes")).to_be_visible(timeout=_MS)
     expect(page.locator("main")).to_contain_text("2 of 2 rows", timeout=_MS)
     expect(page.locator(".sample img").first).to_be_visible(timeout=_MS)
+    page.get_by_role("button", name="Verify").click(timeout=_MS)
+    expect(page.locator(".good")).to_contain_text("Verified", timeout=_MS)
+
+
+def test_the_page_says_that_nothing_answers_and_comes_back_by_itself(
+    page: Any, fleet: GatewayFleet
+) -> None:
+    expect(page.locator("h1")).to_be_visible(timeout=_MS)
+    page.route("**/v1/**", lambda route: route.abort())
+    page.goto(f"{fleet.open_url}/#/gallery")
+    expect(page.get_by_role("alert").first).to_contain_text("does not answer", timeout=_MS)
+    page.unroute("**/v1/**")
+    expect(page.locator(".banner")).to_have_count(0, timeout=_MS)
+    expect(page.get_by_role("list", name="Jobs")).to_be_attached(timeout=_MS)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -110,7 +110,7 @@ function NewRun({ onMade, onError }) {
 
 function Run({ id, me, onError }) {
   const path = `v1/runs/${encodeURIComponent(id)}`;
-  const isOpen = (value) => !OVER.has(value.run.status) || value.run.verification?.state === "running";
+  const isOpen = (value) => !OVER.has(value.run.status) || isVerifying(value.run.verification);
   const load = async () => {
     const [run, sample, files, rejected] = await Promise.all([
       api(path),
@@ -168,9 +168,16 @@ async function optional(path, query = {}) {
 
 function Verification({ found }) {
   if (!found) return null;
-  if (found.state === "running") return html`<${Waiting} what="Verifying…" />`;
-  const problems = found.problems ?? [];
-  return problems.length
-    ? html`<section class="problem"><p>Verified: ${several(problems.length, "problem")}.</p><ul>${problems.map((each) => html`<li>${typeof each === "string" ? each : each.message}</li>`)}</ul></section>`
-    : html`<p class="good">Verified: every file is as it was written.</p>`;
+  if (found.state === "failed") return html`<p class="problem">The files could not be verified: ${found.error}</p>`;
+  if (isVerifying(found)) {
+    const doing = { queued: "It will be verified…", repairing: "Damaged shards are made again…" }[found.state] ?? "Verifying…";
+    return html`<${Waiting} what=${`${doing} ${count(found.checked)} of ${several(found.shards, "shard")} read.`} />`;
+  }
+  if (!found.problem_count) return html`<p class="good" role="status">Verified: every file is as it was written.</p>`;
+  return html`<section class="problem"><p>Verified: ${several(found.problem_count, "problem")}.</p>
+    <ul>${found.problems.map((each) => html`<li>${each.shard}: ${each.what}, ${each.detail}</li>`)}</ul></section>`;
+}
+
+function isVerifying(found) {
+  return found && !["done", "failed"].includes(found.state);
 }
