@@ -5,9 +5,9 @@ then, and another one takes it. So each piece of work must be safe to begin twic
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.errors import BrokerUnavailable
@@ -36,12 +36,23 @@ class DueTimes:
         with self._connection.translate_errors():
             return cast(str | None, self._claim(keys=[self._key], args=[self.claim_s]))
 
-    def put(self, member: str, due_in_s: float) -> None:
-        """Let a member be due after some seconds from now. Raises BrokerUnavailable."""
+    def put(
+        self, member: str, due_in_s: float, also: Callable[[Any], object] | None = None
+    ) -> None:
+        """Let a member be due after some seconds from now.
+
+        Args:
+            also: gives a pipeline commands that take place together with this, or not at all.
+
+        Raises BrokerUnavailable.
+        """
         redis = self._connection.redis
-        with self._connection.translate_errors():
+        with self._connection.translate_errors(), redis.pipeline(transaction=True) as pipe:
             seconds, microseconds = redis.time()
-            redis.zadd(self._key, {member: seconds + microseconds / 1e6 + due_in_s})
+            pipe.zadd(self._key, {member: seconds + microseconds / 1e6 + due_in_s})
+            if also is not None:
+                also(pipe)
+            pipe.execute()
 
     @contextmanager
     def held(self, member: str) -> Iterator[None]:

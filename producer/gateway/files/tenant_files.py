@@ -89,11 +89,8 @@ class TenantFiles:
             created_at=now,
             expires_at=now + keep_s,
         )
-        with self._connection.translate_errors():
-            self._connection.redis.hset(
-                files_key(self._namespace, folder), id, file.model_dump_json()
-            )
-        self._expiring.put(member, keep_s)
+        key, record = files_key(self._namespace, folder), file.model_dump_json()
+        self._expiring.put(member, keep_s, lambda pipe: pipe.hset(key, id, record))
         return file
 
     def find(self, tenant: str | None, file_id: str) -> StoredFile:

@@ -11,8 +11,11 @@ from imagefleet.producer.gateway.access.fleet_secret import FleetSecret
 from imagefleet.producer.gateway.files.due_times import DueTimes
 from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.problems import Problem
+from imagefleet.producer.gateway.redis_keys import files_expiring_key
+from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.processes import until
+from tests.support.redis import TcpServer
 
 
 @pytest.fixture
@@ -72,3 +75,33 @@ def test_work_that_is_held_is_not_claimed_again_and_that_of_a_dead_holder_is(
     assert until(due.claim) == "a"
     due.forget("a")
     assert due.claim() is None
+
+
+def test_a_file_is_recorded_together_with_the_time_at_which_it_is_deleted_or_not_at_all(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "store").mkdir()
+    with TcpServer(tmp_path / "own", "--requirepass", "secret") as server:
+        admin = server.client(password="secret")
+        admin.execute_command("ACL", "SETUSER", "fleet", "on", ">secret", "~*", "&*", "+@all")
+
+        class Content(io.BytesIO):
+            """While it is stored, the gateway loses the right to write due times."""
+
+            def read(self, size: int | None = -1) -> bytes:
+                admin.execute_command("ACL", "SETUSER", "fleet", "-zadd")
+                return super().read(size)
+
+        url = f"redis://fleet:secret@127.0.0.1:{server.port}/0"
+        with Client(url, storage_url=f"file://{tmp_path}/store") as client:
+            secret = FleetSecret(client.connection)
+            secret.load()
+            files = TenantFiles(client.connection, secret, keep_s=3_600)
+            with pytest.raises(BrokerUnavailable):
+                files.save("gold", Content(b"a"), id="a", name="a", content_type="text/plain")
+            assert files.list("gold") == []
+            admin.execute_command("ACL", "SETUSER", "fleet", "+zadd")
+            _save(files, "gold", "b")
+            assert [file.id for file in files.list("gold")] == ["b"]
+        due = [str(name) for name, _ in admin.zscan_iter(files_expiring_key("imagefleet"))]
+        assert sorted(name[-1] for name in due) == ["a", "b"]
