@@ -36,10 +36,10 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
 class _ShardFormat(click.Choice[str]):
     """The formats of shards. For jobs --format is the format of an image."""
 
-    def get_invalid_choice_message(self, invalid_choice: Any, ctx: click.Context | None) -> str:
-        message = super().get_invalid_choice_message(invalid_choice, ctx)
-        if invalid_choice in [each.value for each in ImageFormat]:
-            message += f" The format of the images is --image-format {invalid_choice}."
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        message = super().get_invalid_choice_message(value, ctx)
+        if value in [each.value for each in ImageFormat]:
+            message += f" The format of the images is --image-format {value}."
         return message
 
 

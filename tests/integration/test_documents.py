@@ -21,7 +21,7 @@ from tests.support.processes import ROOT, Worker
 
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PROGRAMS: Final = frozenset({"bash", "python"})
-_NO_PROGRAMS: Final = frozenset({"csv", "ini", "json", "text", "yaml"})
+_NO_PROGRAMS: Final = frozenset({"csv", "ini", "json", "nginx", "text", "yaml"})
 """What programs print or read."""
 
 _LONG = "it runs until it is stopped, or for many minutes"
@@ -81,6 +81,7 @@ NOT_RUN: Final = {
         "imagefleet-worker --models": _MODELS,
         "imagefleet exporter": _LONG,
     },
+    "docs/page.md": {"make page": _LONG},
     "docs/redis.md": {"mkdir -p redis": _LONG},
     "docs/reliability.md": {
         "imagefleet dead-letters show": "it needs dead letters; test_operator.py makes some",

@@ -89,12 +89,14 @@ def test_wrong_lines_fail_a_batch_with_their_numbers(gateway: GatewayProcess) ->
         (7, "invalid_custom_id"),
         (8, "invalid_json_line"),
     ]
-    for without in ([], [line("a", {"prompt": "a", "n": 0}), line("b", {"prompt": ""})]):
+    with pytest.raises(openai.BadRequestError, match="must not be empty"):
+        order(client, [])
+    for without in ([""], [line("a", {"prompt": "a", "n": 0}), line("b", {"prompt": ""})]):
         batch = end_of(client, order(client, without).id)
         assert batch.status == "failed"
         assert batch.errors is not None
         first = (batch.errors.data or [])[0]
-        assert (first.line, first.param) == ((1, "n") if without else (None, None))
+        assert (first.line, first.param) == ((1, "n") if any(without) else (None, None))
 
 
 def test_tenants_do_not_see_each_others_batches_and_their_quotas_count(

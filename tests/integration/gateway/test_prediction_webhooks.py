@@ -57,7 +57,7 @@ def test_a_webhook_is_the_prediction_though_its_gateway_is_gone(
     gateway.process.kill()
     start()
     deliveries = receiver.wait_for(1)
-    while "succeeded" not in {_body(each)["status"] for each in deliveries}:
+    while len({_body(each)["status"] for each in deliveries}) < 2:  # in any order
         deliveries = receiver.wait_for(len(deliveries) + 1)
     assert all(each.verified for each in deliveries)
     for each in deliveries:
