@@ -9,29 +9,29 @@ from imagefleet.producer.gateway.batches.batch_request import (
     BatchRequest,
     RunRequest,
 )
-from imagefleet.producer.gateway.batches.file_document import Answers, in_json, list_of
+from imagefleet.producer.gateway.batches.file_document import list_of
 from imagefleet.producer.gateway.batches.verification import VerificationState
 from imagefleet.producer.gateway.web.document import may_answer, of_events
+from imagefleet.producer.gateway.web.schemas import TEXT, Answers, in_json
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 
-_TEXT: Final = {"type": "string"}
 _COUNT: Final = {"type": "integer"}
 _COUNTS: Final = {"type": "object", "additionalProperties": {"type": ["integer", "null"]}}
 _ORDER: Final = {
     "type": "object",
     "properties": {
-        "id": _TEXT,
+        "id": TEXT,
         "object": {"enum": ["batch", "run"]},
-        "status": _TEXT,
+        "status": TEXT,
         "created_at": _COUNT,
-        "input_file_id": _TEXT,
-        "metadata": {"type": "object", "additionalProperties": _TEXT},
+        "input_file_id": TEXT,
+        "metadata": {"type": "object", "additionalProperties": TEXT},
     },
     "required": ["id", "object", "status", "created_at", "input_file_id", "metadata"],
 }
 _FILE: Final = {
     "type": "object",
-    "properties": {"id": _TEXT, "bytes": _COUNT, "sha256": _TEXT, "url": _TEXT},
+    "properties": {"id": TEXT, "bytes": _COUNT, "sha256": TEXT, "url": TEXT},
     "required": ["id", "bytes", "sha256", "url"],
 }
 _BATCH: Final = {
@@ -41,7 +41,7 @@ _BATCH: Final = {
 }
 _PROBLEM: Final = {
     "type": "object",
-    "properties": {"shard": _TEXT, "what": _TEXT, "detail": _TEXT, "samples": _COUNT},
+    "properties": {"shard": TEXT, "what": TEXT, "detail": TEXT, "samples": _COUNT},
     "required": ["shard", "what", "detail", "samples"],
 }
 _VERIFICATION: Final = {
@@ -76,7 +76,7 @@ _RUN: Final = {
     },
 }
 _UNKNOWN_PAGE: Final[Answers] = {404: {"description": "There is none with the id `after`."}}
-_CONTENT: Final = {"schema": {**_TEXT, "format": "binary"}}
+_CONTENT: Final = {"schema": {**TEXT, "format": "binary"}}
 _STREAM: Final = {
     "description": "Events `run` with the run, then `done`; `stopping`, with the reason, if the "
     "gateway ends or Redis is away.",

@@ -4,22 +4,24 @@ from typing import Any, Final
 
 from imagefleet.producer.gateway.batches.uploads import PURPOSES
 from imagefleet.producer.gateway.web.document import may_answer
+from imagefleet.producer.gateway.web.schemas import (
+    COUNT,
+    TEXT,
+    Answers,
+    in_json,
+)
 
-Answers = dict[int | str, dict[str, Any]]
-
-_TEXT: Final = {"type": "string"}
-_COUNT: Final = {"type": "integer", "minimum": 0}
 _OPENAI_FILE: Final = {
     "title": "File",
     "type": "object",
     "properties": {
-        "id": _TEXT,
+        "id": TEXT,
         "object": {"const": "file"},
-        "bytes": _COUNT,
-        "created_at": _COUNT,
-        "expires_at": _COUNT,
-        "filename": _TEXT,
-        "purpose": _TEXT,
+        "bytes": COUNT,
+        "created_at": COUNT,
+        "expires_at": COUNT,
+        "filename": TEXT,
+        "purpose": TEXT,
         "status": {"const": "processed"},
     },
     "required": ["id", "object", "bytes", "created_at", "expires_at", "filename", "purpose"],
@@ -28,16 +30,16 @@ _REPLICATE_FILE: Final = {
     "title": "UploadedFile",
     "type": "object",
     "properties": {
-        "id": _TEXT,
-        "name": _TEXT,
-        "content_type": _TEXT,
-        "size": _COUNT,
-        "etag": _TEXT,
-        "checksums": {"type": "object", "additionalProperties": _TEXT},
+        "id": TEXT,
+        "name": TEXT,
+        "content_type": TEXT,
+        "size": COUNT,
+        "etag": TEXT,
+        "checksums": {"type": "object", "additionalProperties": TEXT},
         "metadata": {"type": "object"},
-        "created_at": _TEXT,
-        "expires_at": _TEXT,
-        "urls": {"type": "object", "properties": {"get": _TEXT}, "required": ["get"]},
+        "created_at": TEXT,
+        "expires_at": TEXT,
+        "urls": {"type": "object", "properties": {"get": TEXT}, "required": ["get"]},
     },
     "required": ["id", "name", "content_type", "size", "metadata", "created_at", "urls"],
 }
@@ -53,11 +55,6 @@ _FORM: Final = {
 FORM: Final = {
     "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}
 }
-
-
-def in_json(about: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of an answer in JSON."""
-    return {"description": about, "content": {"application/json": {"schema": schema}}}
 
 
 def list_of(schema: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +84,7 @@ _LISTS: Final = {
 }
 _DELETED: Final = {
     "type": "object",
-    "properties": {"id": _TEXT, "object": {"const": "file"}, "deleted": {"const": True}},
+    "properties": {"id": TEXT, "object": {"const": "file"}, "deleted": {"const": True}},
     "required": ["id", "object", "deleted"],
 }
 UPLOAD_ANSWERS: Final[Answers] = {
@@ -105,7 +102,7 @@ FILE_ANSWERS: Final[Answers] = {
 DOWNLOAD_ANSWERS: Final[Answers] = {
     200: {
         "description": "The file.",
-        "content": {"application/octet-stream": {"schema": {**_TEXT, "format": "binary"}}},
+        "content": {"application/octet-stream": {"schema": {**TEXT, "format": "binary"}}},
     },
     **may_answer(503),
 }

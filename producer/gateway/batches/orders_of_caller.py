@@ -98,3 +98,8 @@ class CallerOrders:
                 return runs.get(bulk_run)
         except (UnknownRun, UnreadableRecord):
             return None
+
+
+def runs_of(request: Request, caller: Caller) -> CallerOrders:
+    """Return the orders of the caller of a request as runs, which batches are, too."""
+    return CallerOrders.of(request, caller, what="run")

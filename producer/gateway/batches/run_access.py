@@ -5,7 +5,7 @@ from typing import Final
 from starlette.requests import Request
 
 from imagefleet.producer.gateway.access.api_key import Scope
-from imagefleet.producer.gateway.batches.orders_of_caller import CallerOrders, keeper_of
+from imagefleet.producer.gateway.batches.orders_of_caller import keeper_of, runs_of
 from imagefleet.producer.gateway.batches.run_order import OrderRecord
 from imagefleet.producer.gateway.problems import Problem, unknown
 from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
@@ -26,7 +26,7 @@ async def readable_run(
     gateway, keeper = gateway_of(request), keeper_of(request)
     if not signature:
         caller = await _find_reader(request)
-        return await CallerOrders.of(request, caller, what="run").find(run_id)
+        return await runs_of(request, caller).find(run_id)
     if not gateway.addresses.is_valid_path(path, expires, signature):
         message = "the signature of this address is wrong, or it has expired"
         raise Problem(403, "wrong_signature", message)

@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncGenerator
-from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Final
 
@@ -31,7 +30,7 @@ from imagefleet.producer.gateway.batches.batch_request import (
     run_order,
 )
 from imagefleet.producer.gateway.batches.file_routes import DOWNLOAD, PARTS_BYTES
-from imagefleet.producer.gateway.batches.orders_of_caller import CallerOrders, keeper_of
+from imagefleet.producer.gateway.batches.orders_of_caller import CallerOrders, keeper_of, runs_of
 from imagefleet.producer.gateway.batches.pages import list_body, page_of
 from imagefleet.producer.gateway.batches.run_access import readable_run
 from imagefleet.producer.gateway.batches.run_files import find_file, list_files
@@ -47,7 +46,6 @@ from imagefleet.producer.gateway.web.held_bytes import held_bytes
 router: Final = APIRouter(prefix="/v1/runs", tags=["Runs"])
 Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
 Reader = Annotated[Caller, Depends(caller_with(Scope.READ))]
-_of = partial(CallerOrders.of, what="run")
 _DIGEST_CHARACTERS: Final = 16
 """So an order names its rows, and the same `Idempotency-Key` with other rows is another order."""
 _WATCH_S: Final = 1.0
@@ -57,7 +55,7 @@ _WATCH_S: Final = 1.0
 @router.post("", responses=RUN_CREATE_ANSWERS, openapi_extra=run_body_schema())
 async def create_run(request: Request, caller: Submitter) -> dict[str, Any]:
     """Make a dataset of rows. It is answered at once."""
-    fields, orders = await read_json(request), _of(request, caller)
+    fields, orders = await read_json(request), runs_of(request, caller)
     asked = await off_loop(request, check_fields, RunRequest, fields)
     if (asked.rows is None) == (asked.input_file_id is None):
         raise wrong_field("rows", asked.input_file_id, "or input_file_id must be given, not both")
@@ -95,7 +93,7 @@ async def list_runs(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> dict[str, Any]:
     """List runs, the newest first. A batch is one, too."""
-    orders = _of(request, caller)
+    orders = runs_of(request, caller)
     page, has_more = page_of(await orders.list(), "run", after, limit)
     return list_body([await _body(orders, record) for record in page], has_more=has_more)
 
@@ -103,21 +101,21 @@ async def list_runs(
 @router.get("/{run_id}", responses=RUN_ANSWERS)
 async def get_run(request: Request, caller: Reader, run_id: str) -> dict[str, Any]:
     """Describe a run."""
-    orders = _of(request, caller)
+    orders = runs_of(request, caller)
     return await _body(orders, await orders.find(run_id))
 
 
 @router.post("/{run_id}/cancel", responses=CANCEL_ANSWERS)
 async def cancel_run(request: Request, caller: Submitter, run_id: str) -> dict[str, Any]:
     """Stop a run. Finished shards stay."""
-    orders = _of(request, caller)
+    orders = runs_of(request, caller)
     return await _body(orders, await orders.cancel(run_id))
 
 
 @router.get("/{run_id}/events", response_class=Response, responses=EVENTS_ANSWERS)
 async def watch_run(request: Request, caller: Reader, run_id: str) -> Response:
     """Send the run whenever it has changed, until it has ended."""
-    orders = _of(request, caller)
+    orders = runs_of(request, caller)
     await orders.find(run_id)
 
     def last_event(problem: Problem) -> str:
@@ -151,7 +149,7 @@ async def list_run_files(
     limit: Annotated[int, Query(ge=1, le=1_000)] = 1_000,
 ) -> dict[str, Any]:
     """List the files of finished shards, each with an address that opens for a while."""
-    orders = _of(request, caller)
+    orders = runs_of(request, caller)
     record = await orders.find(run_id)
     threads, addresses = orders.gateway.store_threads, orders.gateway.addresses
     url = base_url(request)

@@ -1,6 +1,5 @@
 """Routes that look into the dataset of a run: rejected rows, and some of its images."""
 
-from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Final
 
@@ -12,7 +11,11 @@ from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.batches.file_routes import DOWNLOAD
-from imagefleet.producer.gateway.batches.orders_of_caller import CallerOrders, keeper_of
+from imagefleet.producer.gateway.batches.orders_of_caller import (
+    CallerOrders,
+    keeper_of,
+    runs_of,
+)
 from imagefleet.producer.gateway.batches.run_access import readable_run
 from imagefleet.producer.gateway.datasets.dataset_document import (
     IMAGE_ANSWERS,
@@ -30,7 +33,6 @@ from imagefleet.producer.gateway.web.callers import base_url, caller_with, gatew
 
 router: Final = APIRouter(prefix="/v1/runs", tags=["Runs"])
 Reader = Annotated[Caller, Depends(caller_with(Scope.READ))]
-_of = partial(CallerOrders.of, what="run")
 _IMAGE_PATH: Final = "/v1/runs/{run_id}/images/{shard}/{key}"
 
 
@@ -43,7 +45,7 @@ async def list_rejected(
     offset: Annotated[int, Query(ge=0, le=1_000_000_000)] = 0,
 ) -> JSONResponse:
     """List the rows that could not be planned, with the reasons."""
-    orders = _of(request, caller)
+    orders = runs_of(request, caller)
     run = await _open(orders, run_id)
     rows = await orders.gateway.store_threads.run(_rejected, run, offset, limit + 1)
     return JSONResponse(
@@ -64,7 +66,7 @@ async def show_sample(
     count: Annotated[int, Query(ge=1, le=48)] = 12,
 ) -> JSONResponse:
     """Show some images from all over the run, also while it runs."""
-    orders = _of(request, caller)
+    orders = runs_of(request, caller)
     run = await _open(orders, run_id)
     found = await orders.gateway.store_threads.run(list_samples, run, count)
     sign, base = orders.gateway.addresses.sign_path, base_url(request)

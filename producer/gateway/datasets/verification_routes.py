@@ -9,7 +9,7 @@ from starlette.requests import Request
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.batches.batch_document import VERIFYING_ANSWERS
-from imagefleet.producer.gateway.batches.orders_of_caller import CallerOrders
+from imagefleet.producer.gateway.batches.orders_of_caller import CallerOrders, runs_of
 from imagefleet.producer.gateway.batches.run_order import OrderRecord, OrderState
 from imagefleet.producer.gateway.batches.run_shapes import run_body
 from imagefleet.producer.gateway.datasets.verifier import Verifier
@@ -18,14 +18,13 @@ from imagefleet.producer.gateway.web.callers import caller_with
 
 router: Final = APIRouter(prefix="/v1/runs", tags=["Runs"])
 Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
-_of = partial(CallerOrders.of, what="run")
 
 
 @router.post("/{run_id}/verify", status_code=202, responses=VERIFYING_ANSWERS)
 async def verify_run(request: Request, caller: Submitter, run_id: str) -> dict[str, Any]:
     """Check every file of an ended run against its plan. `verification` of the run shows how far
     that is, and what was found."""
-    orders = _of(request, caller)
+    orders = runs_of(request, caller)
     record = await orders.find(run_id)
     if not record.has_ended or not record.bulk_run:
         message = (
@@ -41,7 +40,7 @@ async def verify_run(request: Request, caller: Submitter, run_id: str) -> dict[s
 async def repair_run(request: Request, caller: Submitter, run_id: str) -> dict[str, Any]:
     """Verify a completed run, let workers make its damaged shards again, and verify it once
     more. Files that are not in the plan are not deleted."""
-    orders = _of(request, caller)
+    orders = runs_of(request, caller)
     record = await orders.find(run_id)
     if record.state is not OrderState.COMPLETED:
         message = f"{run_id} is {record.state}; only a completed run is repaired"

@@ -1,50 +1,48 @@
 """Describe the routes of jobs in the OpenAPI document."""
 
-from typing import Any, Final
+from typing import Final
 
 from imagefleet.producer.gateway.jobs.images import CONTENT_TYPES
 from imagefleet.producer.gateway.web.document import may_answer
+from imagefleet.producer.gateway.web.schemas import (
+    COUNT,
+    FLAG,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME_OR_NULL,
+    Answers,
+    in_json,
+    object_of,
+)
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.prediction import INPUTS
 
-_TEXT: Final = {"type": "string"}
-_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
-_COUNT: Final = {"type": "integer", "minimum": 0}
-_FLAG: Final = {"type": "boolean"}
-_TIME_OR_NULL: Final = {"type": ["number", "null"], "description": "Unix seconds."}
-
-
-def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the schema of an object that has all of these."""
-    return {"type": "object", "properties": properties, "required": list(properties), **more}
-
-
-_IMAGE: Final = _object(
+_IMAGE: Final = object_of(
     {
-        "url": {**_TEXT, "description": "It opens for a while without a key."},
-        "file": _TEXT,
-        "width": _COUNT,
-        "height": _COUNT,
+        "url": {**TEXT, "description": "It opens for a while without a key."},
+        "file": TEXT,
+        "width": COUNT,
+        "height": COUNT,
         "format": {"enum": sorted(CONTENT_TYPES)},
-        "seed": _COUNT,
-        "image_index": _COUNT,
-        "size": {**_COUNT, "description": "Bytes."},
-        "nsfw": {**_FLAG, "description": "The safety checker of the model made it black."},
+        "seed": COUNT,
+        "image_index": COUNT,
+        "size": {**COUNT, "description": "Bytes."},
+        "nsfw": {**FLAG, "description": "The safety checker of the model made it black."},
     }
 )
 _FIELDS: Final = {
-    "id": _TEXT,
+    "id": TEXT,
     "object": {"const": "job"},
     "state": {"enum": sorted(State)},
-    "model": {**_TEXT_OR_NULL, "description": "Null: the default model, before it ran."},
+    "model": {**TEXT_OR_NULL, "description": "Null: the default model, before it ran."},
     "created_at": {"type": "number", "description": "Unix seconds."},
-    "started_at": _TIME_OR_NULL,
-    "ended_at": _TIME_OR_NULL,
+    "started_at": TIME_OR_NULL,
+    "ended_at": TIME_OR_NULL,
     "seconds": {"type": ["number", "null"], "description": "From its start to its end."},
-    "progress": _object({"step": _COUNT, "steps": _COUNT}),
-    "host": {**_TEXT_OR_NULL, "description": "Only for keys with `operate`."},
-    "retries": _COUNT,
-    "error": {"anyOf": [_object({"code": _TEXT, "message": _TEXT}), {"type": "null"}]},
+    "progress": object_of({"step": COUNT, "steps": COUNT}),
+    "host": {**TEXT_OR_NULL, "description": "Only for keys with `operate`."},
+    "retries": COUNT,
+    "error": {"anyOf": [object_of({"code": TEXT, "message": TEXT}), {"type": "null"}]},
     "parameters": {
         "type": "object",
         "description": "In the names of a job; they may be sent again.",
@@ -55,25 +53,25 @@ _FIELDS: Final = {
         "description": "What it started from. An uploaded one does not stand in `parameters`.",
     },
     "images": {"type": "array", "items": _IMAGE},
-    "images_kept_until": _TIME_OR_NULL,
-    "images_deleted": _FLAG,
-    "starred": _FLAG,
+    "images_kept_until": TIME_OR_NULL,
+    "images_deleted": FLAG,
+    "starred": FLAG,
 }
-_JOB: Final = _object(
+_JOB: Final = object_of(
     {
         **_FIELDS,
         "preview": {
-            **_TEXT_OR_NULL,
+            **TEXT_OR_NULL,
             "description": "A `data:` URL, while a job with `preview` runs.",
         },
     },
     title="Job",
 )
-_CURSOR: Final = {**_TEXT_OR_NULL, "description": "For `cursor`. Null: there is no further page."}
-_PAGE: Final = _object(
+_CURSOR: Final = {**TEXT_OR_NULL, "description": "For `cursor`. Null: there is no further page."}
+_PAGE: Final = object_of(
     {
         "object": {"const": "list"},
-        "data": {"type": "array", "items": _object(_FIELDS)},
+        "data": {"type": "array", "items": object_of(_FIELDS)},
         "next": {**_CURSOR, "description": "For `cursor`: older jobs. Null: there are none."},
         "previous": {**_CURSOR, "description": "For `cursor`: newer jobs. Null: there are none."},
         "searched_until": {
@@ -81,7 +79,7 @@ _PAGE: Final = _object(
             "description": "When the last job was submitted that was looked at, in Unix seconds.",
         },
         "complete": {
-            **_FLAG,
+            **FLAG,
             "description": "Whether all jobs in this direction were looked at. If not, the time of "
             "a search was over, or the page is full.",
         },
@@ -89,13 +87,6 @@ _PAGE: Final = _object(
     title="Jobs",
 )
 
-Answers = dict[int | str, dict[str, Any]]
-
-
-def _json(about: str, schema: dict[str, Any]) -> Answers:
-    return {200: {"description": about, "content": {"application/json": {"schema": schema}}}}
-
-
-LISTED: Final[Answers] = _json("A page of jobs, the newest first.", _PAGE)
-SHOWN: Final[Answers] = {**_json("The job.", _JOB), **may_answer(500)}
+LISTED: Final[Answers] = {200: in_json("A page of jobs, the newest first.", _PAGE)}
+SHOWN: Final[Answers] = {200: in_json("The job.", _JOB), **may_answer(500)}
 STARRED: Final[Answers] = {204: {"description": "Done."}, **may_answer(500)}

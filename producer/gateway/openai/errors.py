@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from imagefleet.producer.gateway.problems import Problem
+from imagefleet.producer.gateway.web.schemas import TEXT_OR_NULL
 
 _TYPES: Final = {
     401: "authentication_error",
@@ -12,7 +13,6 @@ _TYPES: Final = {
     429: "rate_limit_error",
 }
 
-_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
 ERROR_SCHEMA: Final = {
     "title": "OpenAIError",
     "type": "object",
@@ -24,8 +24,8 @@ ERROR_SCHEMA: Final = {
             "properties": {
                 "message": {"type": "string"},
                 "type": {"type": "string"},
-                "param": _TEXT_OR_NULL | {"description": "The field that is wrong."},
-                "code": _TEXT_OR_NULL,
+                "param": TEXT_OR_NULL | {"description": "The field that is wrong."},
+                "code": TEXT_OR_NULL,
             },
         }
     },

@@ -6,19 +6,19 @@ from typing import Any, Final
 from imagefleet.producer.gateway.jobs.parameter_schemas import parameter_schemas
 from imagefleet.producer.gateway.openai.images_request import ImagesRequest
 from imagefleet.producer.gateway.web.document import OF_JOBS, may_answer, of_events
+from imagefleet.producer.gateway.web.schemas import TEXT
 
-_TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
 _FILE: Final = {"type": "string", "format": "binary"}
 _LOOKS: Final = {
     "background": {"const": "opaque"},
     "output_format": {"enum": ["png", "jpeg", "webp", "safetensors"]},
-    "size": _TEXT,
+    "size": TEXT,
     "id": {"type": "string", "description": "The id of the job."},
 }
 _IMAGE: Final = {
     "type": "object",
-    "properties": {"b64_json": _TEXT, "url": _TEXT, "seed": _NUMBER},
+    "properties": {"b64_json": TEXT, "url": TEXT, "seed": _NUMBER},
     "oneOf": [{"required": ["b64_json"]}, {"required": ["url"]}],
     "required": ["seed"],
 }
@@ -46,10 +46,10 @@ _EVENT: Final = {
                 "error",
             ]
         },
-        "b64_json": _TEXT,
+        "b64_json": TEXT,
         "created_at": _NUMBER,
         "partial_image_index": _NUMBER,
-        "quality": _TEXT,
+        "quality": TEXT,
         "seed": _NUMBER,
         "usage": {"type": "object"},
         "error": {"type": "object"},
@@ -77,7 +77,7 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
 """Answers of the routes that make images."""
 _ADDRESS: Final = {
     "type": "object",
-    "properties": {"image_url": _TEXT, "file_id": _TEXT},
+    "properties": {"image_url": TEXT, "file_id": TEXT},
     "oneOf": [{"required": ["image_url"]}, {"required": ["file_id"]}],
 }
 

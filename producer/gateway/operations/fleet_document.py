@@ -2,173 +2,170 @@
 
 from typing import Any, Final
 
+from imagefleet.producer.gateway.web.schemas import (
+    COUNT,
+    COUNT_OR_NULL,
+    FLAG,
+    NUMBER,
+    NUMBER_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME_OR_NULL,
+    Answers,
+    array_of,
+    in_json,
+    list_object_of,
+    object_of,
+)
 from imagefleet.shared.jobs.worker_status import WorkerState
 
-_TEXT: Final = {"type": "string"}
-_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
-_COUNT: Final = {"type": "integer", "minimum": 0}
-_COUNT_OR_NULL: Final = {"type": ["integer", "null"]}
-_NUMBER: Final = {"type": "number"}
-_NUMBER_OR_NULL: Final = {"type": ["number", "null"]}
-_FLAG: Final = {"type": "boolean"}
-_TIME_OR_NULL: Final = {"type": ["number", "null"], "description": "Unix seconds."}
 _REASON: Final = {
     "type": ["string", "null"],
     "description": "Without the values that it quotes: they may be a tenant's.",
 }
 
-Answers = dict[int | str, dict[str, Any]]
-
-
-def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the schema of an object that has all of these."""
-    return {"type": "object", "properties": properties, "required": list(properties), **more}
-
-
-def _list(item: dict[str, Any], title: str) -> dict[str, Any]:
-    fields = {"object": {"const": "list"}, "data": {"type": "array", "items": item}}
-    return _object(fields, title=title)
-
 
 def _json(about: str, schema: dict[str, Any]) -> Answers:
-    return {200: {"description": about, "content": {"application/json": {"schema": schema}}}}
+    return {200: in_json(about, schema)}
 
 
 _JOB: Final = {
-    "job_id": {**_TEXT_OR_NULL, "description": "As the command line knows it."},
-    "own_id": {**_TEXT_OR_NULL, "description": "As `/v1/jobs` knows it. Null: of another tenant."},
+    "job_id": {**TEXT_OR_NULL, "description": "As the command line knows it."},
+    "own_id": {**TEXT_OR_NULL, "description": "As `/v1/jobs` knows it. Null: of another tenant."},
 }
-_TENANT: Final = {"tenant": _TEXT_OR_NULL}
+_TENANT: Final = {"tenant": TEXT_OR_NULL}
 _FAILED: Final = {
-    "code": _TEXT_OR_NULL,
+    "code": TEXT_OR_NULL,
     "reason": _REASON,
-    "host": _TEXT_OR_NULL,
-    "at": _TIME_OR_NULL,
+    "host": TEXT_OR_NULL,
+    "at": TIME_OR_NULL,
 }
-_HOST: Final = _object(
+_HOST: Final = object_of(
     {
-        "name": {**_TEXT, "description": "Of the worker: host, process id and a random part."},
-        "host": _TEXT,
+        "name": {**TEXT, "description": "Of the worker: host, process id and a random part."},
+        "host": TEXT,
         "state": {"enum": sorted(WorkerState)},
-        "model": _TEXT,
-        "shapes": {"type": "array", "items": _TEXT},
-        "devices": _TEXT,
-        "slots": {**_COUNT, "description": "Images of a full batch."},
-        "in_flight": {**_COUNT, "description": "Messages that it holds."},
-        "busy": {**_NUMBER, "description": "Share of the time with a batch on the devices."},
-        "fill": {**_NUMBER_OR_NULL, "description": "Share of the slots that were used."},
-        "step_s": _NUMBER_OR_NULL,
-        "images": {**_COUNT, "description": "Since its start."},
-        "images_per_minute": _NUMBER,
-        "lease_s": {**_NUMBER_OR_NULL, "description": "Until its lease expires."},
-        "last_seen_s": {**_NUMBER_OR_NULL, "description": "Since its latest heartbeat."},
-        "started_at": _TIME_OR_NULL,
-        "release": _TEXT,
-        "drained": _FLAG,
+        "model": TEXT,
+        "shapes": array_of(TEXT),
+        "devices": TEXT,
+        "slots": {**COUNT, "description": "Images of a full batch."},
+        "in_flight": {**COUNT, "description": "Messages that it holds."},
+        "busy": {**NUMBER, "description": "Share of the time with a batch on the devices."},
+        "fill": {**NUMBER_OR_NULL, "description": "Share of the slots that were used."},
+        "step_s": NUMBER_OR_NULL,
+        "images": {**COUNT, "description": "Since its start."},
+        "images_per_minute": NUMBER,
+        "lease_s": {**NUMBER_OR_NULL, "description": "Until its lease expires."},
+        "last_seen_s": {**NUMBER_OR_NULL, "description": "Since its latest heartbeat."},
+        "started_at": TIME_OR_NULL,
+        "release": TEXT,
+        "drained": FLAG,
         "reason": {**_REASON, "description": "Its latest error, without quoted values."},
-        "reason_at": _TIME_OR_NULL,
-        "recovered": {**_FLAG, "description": "It has made an image since."},
+        "reason_at": TIME_OR_NULL,
+        "recovered": {**FLAG, "description": "It has made an image since."},
     }
 )
-_QUEUE: Final = _object(
+_QUEUE: Final = object_of(
     {
-        "model": _TEXT,
-        "shape": _TEXT,
+        "model": TEXT,
+        "shape": TEXT,
         "work": {"enum": ["jobs", "rows"]},
-        "waiting": _COUNT,
-        "tenants": _COUNT,
-        "oldest_s": _NUMBER_OR_NULL,
+        "waiting": COUNT,
+        "tenants": COUNT,
+        "oldest_s": NUMBER_OR_NULL,
     }
 )
-_RATES: Final = _object(
+_RATES: Final = object_of(
     {
-        "images_per_minute": {**_NUMBER, "description": "In the last minute."},
-        "succeeded_per_hour": {**_NUMBER, "description": "Jobs, by the last half hour."},
-        "failed_per_hour": _NUMBER,
-        "cancelled_per_hour": _NUMBER,
-        "failed_attempts_per_hour": {**_COUNT, "description": "Also those that were retried."},
+        "images_per_minute": {**NUMBER, "description": "In the last minute."},
+        "succeeded_per_hour": {**NUMBER, "description": "Jobs, by the last half hour."},
+        "failed_per_hour": NUMBER,
+        "cancelled_per_hour": NUMBER,
+        "failed_attempts_per_hour": {**COUNT, "description": "Also those that were retried."},
     }
 )
-_FLEET: Final = _object(
+_FLEET: Final = object_of(
     {
         "object": {"const": "fleet"},
-        "hosts": {"type": "array", "items": _HOST},
+        "hosts": array_of(_HOST),
         "differences": {
             "type": "array",
-            "items": _object({"host": _TEXT, "text": _TEXT, "allowed": _FLAG}),
+            "items": object_of({"host": TEXT, "text": TEXT, "allowed": FLAG}),
         },
-        "queues": {"type": "array", "items": _QUEUE},
+        "queues": array_of(_QUEUE),
         "rates": _RATES,
         "failed_attempts": {
             "type": "object",
             "description": "Of the last hour, by host and code.",
-            "additionalProperties": {"type": "object", "additionalProperties": _COUNT},
+            "additionalProperties": {"type": "object", "additionalProperties": COUNT},
         },
-        "waiting": _COUNT,
-        "in_flight": _COUNT,
-        "delayed": _COUNT,
-        "dead_letters": _COUNT,
-        "callbacks": _object({"waiting": _COUNT, "given_up": _COUNT}),
-        "dataset_idle_s": _NUMBER,
-        "redis": _object({"used_bytes": _COUNT_OR_NULL, "limit_bytes": _COUNT_OR_NULL}),
-        "models": {"type": "array", "items": _TEXT},
+        "waiting": COUNT,
+        "in_flight": COUNT,
+        "delayed": COUNT,
+        "dead_letters": COUNT,
+        "callbacks": object_of({"waiting": COUNT, "given_up": COUNT}),
+        "dataset_idle_s": NUMBER,
+        "redis": object_of({"used_bytes": COUNT_OR_NULL, "limit_bytes": COUNT_OR_NULL}),
+        "models": array_of(TEXT),
     },
     title="Fleet",
 )
-_FAILURE: Final = _object({**_JOB, **_TENANT, **_FAILED, "model": _TEXT_OR_NULL, "retries": _COUNT})
-_LETTER: Final = _object(
+_FAILURE: Final = object_of({**_JOB, **_TENANT, **_FAILED, "model": TEXT_OR_NULL, "retries": COUNT})
+_LETTER: Final = object_of(
     {
-        "id": _TEXT,
+        "id": TEXT,
         **_JOB,
         **_TENANT,
         **_FAILED,
-        "deliveries": _COUNT,
-        "queue": _TEXT,
-        "can_be_redriven": _FLAG,
+        "deliveries": COUNT,
+        "queue": TEXT,
+        "can_be_redriven": FLAG,
     }
 )
-_CALLBACK: Final = _object(
+_CALLBACK: Final = object_of(
     {
-        "id": _TEXT,
-        "job_id": _TEXT,
-        "receiver": {**_TEXT, "description": "Host and port."},
-        "at": _TIME_OR_NULL,
-        "attempts": _COUNT,
-        "verdict": _TEXT_OR_NULL,
-        "status": {**_COUNT_OR_NULL, "description": "Of the last answer."},
+        "id": TEXT,
+        "job_id": TEXT,
+        "receiver": {**TEXT, "description": "Host and port."},
+        "at": TIME_OR_NULL,
+        "attempts": COUNT,
+        "verdict": TEXT_OR_NULL,
+        "status": {**COUNT_OR_NULL, "description": "Of the last answer."},
         "reason": _REASON,
     }
 )
-_ALERT: Final = _object(
+_ALERT: Final = object_of(
     {
-        "name": _TEXT,
+        "name": TEXT,
         "severity": {"enum": ["page", "ticket"]},
-        "text": _TEXT,
-        "what_to_do": _TEXT,
-        "for_s": {**_COUNT, "description": "Prometheus alerts after it has held for so long."},
-        "runbook": _TEXT,
+        "text": TEXT,
+        "what_to_do": TEXT,
+        "for_s": {**COUNT, "description": "Prometheus alerts after it has held for so long."},
+        "runbook": TEXT,
     }
 )
-_NOTE: Final = {"id": _TEXT, "redriven": _FLAG, "note": _TEXT}
+_NOTE: Final = {"id": TEXT, "redriven": FLAG, "note": TEXT}
 
 FLEET: Final[Answers] = _json("The fleet now.", _FLEET)
-FAILURES: Final[Answers] = _json("Failed jobs, the latest first.", _list(_FAILURE, "Failures"))
-ALERTS: Final[Answers] = _json("What is wrong now.", _list(_ALERT, "Alerts"))
-DEAD_LETTERS: Final[Answers] = _json(
-    "Dead letters, the latest first.", _list(_LETTER, "DeadLetters")
+FAILURES: Final[Answers] = _json(
+    "Failed jobs, the latest first.", list_object_of(_FAILURE, "Failures")
 )
-REDRIVEN: Final[Answers] = _json("What came of it.", _object(_NOTE))
+ALERTS: Final[Answers] = _json("What is wrong now.", list_object_of(_ALERT, "Alerts"))
+DEAD_LETTERS: Final[Answers] = _json(
+    "Dead letters, the latest first.", list_object_of(_LETTER, "DeadLetters")
+)
+REDRIVEN: Final[Answers] = _json("What came of it.", object_of(_NOTE))
 ALL_REDRIVEN: Final[Answers] = _json(
     "What came of it.",
-    _object(
+    object_of(
         {
-            "redriven": _COUNT,
-            "not_redriven": {"type": "array", "items": _object(_NOTE)},
-            "left": {**_COUNT, "description": "Send the request again for these."},
+            "redriven": COUNT,
+            "not_redriven": array_of(object_of(_NOTE)),
+            "left": {**COUNT, "description": "Send the request again for these."},
         }
     ),
 )
 CALLBACKS: Final[Answers] = _json(
-    "Callbacks that were given up, the latest first.", _list(_CALLBACK, "Callbacks")
+    "Callbacks that were given up, the latest first.", list_object_of(_CALLBACK, "Callbacks")
 )
 REPLAYED: Final[Answers] = {204: {"description": "It is due now."}}

@@ -4,19 +4,19 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from imagefleet.producer.gateway.problems import Problem
+from imagefleet.producer.gateway.web.schemas import TEXT
 
 MEDIA_TYPE: Final = "application/problem+json"
-_TEXT: Final = {"type": "string"}
 ERROR_SCHEMA: Final = {
     "title": "ProblemDetails",
     "type": "object",
     "required": ["type", "title", "status", "detail"],
     "properties": {
-        "type": _TEXT,
-        "title": _TEXT,
+        "type": TEXT,
+        "title": TEXT,
         "status": {"type": "integer"},
-        "detail": {**_TEXT, "description": "One sentence."},
-        "code": {**_TEXT, "description": "A short name that programs compare."},
+        "detail": {**TEXT, "description": "One sentence."},
+        "code": {**TEXT, "description": "A short name that programs compare."},
         "field": {"type": ["string", "null"], "description": "The field that is wrong."},
     },
 }

@@ -10,39 +10,41 @@ from imagefleet.producer.gateway.predictions.prediction_request import (
     PredictionRequest,
 )
 from imagefleet.producer.gateway.web.document import may_answer
+from imagefleet.producer.gateway.web.schemas import (
+    TEXT,
+    TEXT_OR_NULL,
+)
 from imagefleet.shared.jobs.prediction import PREDICTION_STATES
 
-_TEXT: Final = {"type": "string"}
-_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
-_TIME_OR_NULL: Final = {"type": ["string", "null"], "format": "date-time"}
+_DATE_OR_NULL: Final = {"type": ["string", "null"], "format": "date-time"}
 _SECONDS: Final = {"type": "number", "description": "Seconds."}
 PREDICTION: Final = {
     "title": "Prediction",
     "type": "object",
     "properties": {
-        "id": _TEXT,
-        "model": {**_TEXT, "description": "As owner/name."},
-        "version": {**_TEXT, "description": "The digest of the weights once they were used."},
+        "id": TEXT,
+        "model": {**TEXT, "description": "As owner/name."},
+        "version": {**TEXT, "description": "The digest of the weights once they were used."},
         "input": {"type": "object"},
         "output": {
             "type": ["array", "null"],
-            "items": _TEXT,
+            "items": TEXT,
             "description": "Addresses of the images, which open for a while without a key.",
         },
-        "logs": _TEXT,
-        "error": _TEXT_OR_NULL,
+        "logs": TEXT,
+        "error": TEXT_OR_NULL,
         "status": {"enum": sorted(PREDICTION_STATES.values())},
-        "created_at": _TIME_OR_NULL,
-        "started_at": _TIME_OR_NULL,
-        "completed_at": _TIME_OR_NULL,
+        "created_at": _DATE_OR_NULL,
+        "started_at": _DATE_OR_NULL,
+        "completed_at": _DATE_OR_NULL,
         "data_removed": {"type": "boolean"},
         "metrics": {
             "type": "object",
             "properties": {"total_time": _SECONDS, "predict_time": _SECONDS},
         },
-        "urls": {"type": "object", "additionalProperties": _TEXT},
-        "webhook": _TEXT,
-        "webhook_events_filter": {"type": "array", "items": _TEXT},
+        "urls": {"type": "object", "additionalProperties": TEXT},
+        "webhook": TEXT,
+        "webhook_events_filter": {"type": "array", "items": TEXT},
     },
     "required": ["id", "model", "version", "input", "status", "created_at", "urls"],
 }
@@ -50,8 +52,8 @@ _PAGE: Final = {
     "title": "Predictions",
     "type": "object",
     "properties": {
-        "previous": {**_TEXT_OR_NULL, "description": "Where newer predictions are."},
-        "next": {**_TEXT_OR_NULL, "description": "Where older predictions are."},
+        "previous": {**TEXT_OR_NULL, "description": "Where newer predictions are."},
+        "next": {**TEXT_OR_NULL, "description": "Where older predictions are."},
         "results": {"type": "array", "items": PREDICTION},
     },
     "required": ["previous", "next", "results"],
@@ -60,9 +62,9 @@ _VERSION: Final = {
     "title": "ModelVersion",
     "type": "object",
     "properties": {
-        "id": {**_TEXT, "description": "The digest of the weights."},
-        "created_at": {**_TEXT, "format": "date-time"},
-        "cog_version": _TEXT,
+        "id": {**TEXT, "description": "The digest of the weights."},
+        "created_at": {**TEXT, "format": "date-time"},
+        "cog_version": TEXT,
         "openapi_schema": {"type": "object"},
     },
     "required": ["id", "created_at", "cog_version", "openapi_schema"],
@@ -70,7 +72,7 @@ _VERSION: Final = {
 _EVENT: Final = {
     "title": "PredictionEvent",
     "type": "object",
-    "properties": {"id": _TEXT, "event": _TEXT, "data": _TEXT},
+    "properties": {"id": TEXT, "event": TEXT, "data": TEXT},
     "required": ["id", "event", "data"],
 }
 """Of each event, as validators of server-sent events read it."""
@@ -120,7 +122,7 @@ STREAMED: Final[dict[str, Any]] = {
 SECRET: Final[Answers] = {
     **_answers(
         200,
-        {"type": "object", "properties": {"key": _TEXT}, "required": ["key"]},
+        {"type": "object", "properties": {"key": TEXT}, "required": ["key"]},
         "The secret, `whsec_…`.",
     ),
     **may_answer(404),

@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 
 from imagefleet.producer.gateway.web.callers import FindCaller
 from imagefleet.producer.gateway.web.dialect import Dialect
+from imagefleet.producer.gateway.web.schemas import TEXT
 
 OF_JOBS: Final = (404, 409, 410, 500, 504)
 """Statuses with which routes that wait for images answer, beside those that all routes have."""
@@ -37,12 +38,11 @@ _SECURITY: Final = {
     "basic": {"type": "http", "scheme": "basic", "description": "The password is the key."},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
-_TEXT: Final = {"type": "string"}
 _REQUEST_ID: Final = {
-    "x-request-id": {"description": "The id that the log has.", "schema": _TEXT, "required": True}
+    "x-request-id": {"description": "The id that the log has.", "schema": TEXT, "required": True}
 }
 _HEADERS_OF: Final[Mapping[int, Mapping[str, Any]]] = {
-    401: {"www-authenticate": {"schema": _TEXT, "required": True}},
+    401: {"www-authenticate": {"schema": TEXT, "required": True}},
     429: {"retry-after": {"schema": {"type": "string", "pattern": "^[0-9]+$"}, "required": True}},
     503: {"retry-after": {"schema": {"type": "string", "pattern": "^[0-9]+$"}, "required": True}},
 }
@@ -65,7 +65,7 @@ def of_events(data: Mapping[str, Any]) -> dict[str, Any]:
     text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
     event = {
         "type": "object",
-        "properties": {"id": _TEXT, "event": _TEXT, "data": text},
+        "properties": {"id": TEXT, "event": TEXT, "data": text},
         "required": ["event", "data"],
     }
     return {"text/event-stream": {"schema": event}}

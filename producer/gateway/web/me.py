@@ -9,45 +9,46 @@ from starlette.requests import Request
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
+from imagefleet.producer.gateway.web.schemas import (
+    COUNT_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    Answers,
+    array_of,
+    in_json,
+    object_of,
+)
 
 router: Final = APIRouter(prefix="/v1", tags=["Keys"])
 AnyCaller = Annotated[Caller, Depends(caller_with(None))]
-_TEXT: Final = {"type": "string"}
-_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
-_COUNT_OR_NULL: Final = {"type": ["integer", "null"]}
-_ME: Final = {
-    "title": "Me",
-    "type": "object",
-    "properties": {
-        "tenant": {**_TEXT_OR_NULL, "description": "Null: what each job names."},
-        "name": {**_TEXT, "description": "Of the key."},
-        "scopes": {"type": "array", "items": {"enum": list(Scope)}},
-        "key": {**_TEXT_OR_NULL, "description": "The id of the key. Null: none was asked for."},
-        "limits": {
-            "type": "object",
-            "properties": {
-                "priority": {"type": "integer", "description": "The highest of its jobs."},
-                "per_minute": {**_COUNT_OR_NULL, "description": "Requests. Null: no limit."},
-                "images_per_day": {**_COUNT_OR_NULL, "description": "Null: no limit."},
-                "images_today": {
-                    **_COUNT_OR_NULL,
-                    "description": "Images that were ordered in this UTC day. Null: no limit, so "
-                    "nobody counts.",
-                },
-            },
-            "required": ["priority", "per_minute", "images_per_day", "images_today"],
+_LIMITS: Final = object_of(
+    {
+        "priority": {"type": "integer", "description": "The highest of its jobs."},
+        "per_minute": {**COUNT_OR_NULL, "description": "Requests. Null: no limit."},
+        "images_per_day": {**COUNT_OR_NULL, "description": "Null: no limit."},
+        "images_today": {
+            **COUNT_OR_NULL,
+            "description": "Images that were ordered in this UTC day. Null: no limit, so nobody "
+            "counts.",
         },
+    }
+)
+_ME: Final = object_of(
+    {
+        "tenant": {**TEXT_OR_NULL, "description": "Null: what each job names."},
+        "name": {**TEXT, "description": "Of the key."},
+        "scopes": array_of({"enum": list(Scope)}),
+        "key": {**TEXT_OR_NULL, "description": "The id of the key. Null: none was asked for."},
+        "limits": _LIMITS,
         "retention_s": {
             "type": "integer",
             "description": "Seconds for which a job is shown after its end.",
         },
-        "version": {**_TEXT, "description": "Of the gateway."},
+        "version": {**TEXT, "description": "Of the gateway."},
     },
-    "required": ["tenant", "name", "scopes", "key", "limits", "retention_s", "version"],
-}
-_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"description": "The caller.", "content": {"application/json": {"schema": _ME}}}
-}
+    title="Me",
+)
+_ANSWERS: Final[Answers] = {200: in_json("The caller.", _ME)}
 
 
 @router.get("/me", responses=_ANSWERS)

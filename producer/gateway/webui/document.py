@@ -5,16 +5,16 @@ from typing import Any, Final
 
 from imagefleet.producer.gateway.jobs.parameter_schemas import parameter_schemas
 from imagefleet.producer.gateway.web.document import OF_JOBS, may_answer
+from imagefleet.producer.gateway.web.schemas import TEXT
 from imagefleet.shared.jobs.parameter_types import MAX_PROMPT_CHARACTERS
 
-_TEXT: Final = {"type": "string"}
 _OBJECT: Final = {"type": "object"}
 _IMAGE: Final = {"type": "string", "description": "An image in base64, or a data: URL."}
 _ANSWER: Final = {
     "title": "WebUIImages",
     "type": "object",
     "properties": {
-        "images": {"type": "array", "items": _TEXT, "description": "Files in base64."},
+        "images": {"type": "array", "items": TEXT, "description": "Files in base64."},
         "parameters": {"type": "object", "description": "The fields of the request."},
         "info": {"type": "string", "contentMediaType": "application/json"},
     },

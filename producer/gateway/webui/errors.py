@@ -3,12 +3,12 @@
 from typing import Any, Final
 
 from imagefleet.producer.gateway.problems import Problem
+from imagefleet.producer.gateway.web.schemas import TEXT
 
-_TEXT: Final = {"type": "string"}
 ERROR_SCHEMA: Final = {
     "title": "WebUIError",
     "type": "object",
-    "properties": {"error": _TEXT, "detail": _TEXT, "body": _TEXT, "errors": _TEXT},
+    "properties": {"error": TEXT, "detail": TEXT, "body": TEXT, "errors": TEXT},
     "required": ["error", "detail", "errors"],
 }
 """It is the JSON schema of what `error_body` writes."""
