@@ -19,6 +19,7 @@ from imagefleet.worker.engine.tokenizers.bpe_files import (
     TokenizerKind,
     read_max_length,
 )
+from imagefleet.worker.engine.tokenizers.vocabulary import build_tokenizer, require_known_ids
 
 _WORD_PATTERN: Final = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
@@ -60,13 +61,7 @@ class ClipTokenizer:
         self._folder = folder
         self.length: Final = read_max_length(files, folder)
         """It is the number of tokens per prompt, including start and end."""
-        try:
-            self._tokenizer = _build(read)
-        except Exception as error:  # the library raises plain Exceptions
-            raise CheckpointError(
-                f"{folder}: the vocabulary and the merges do not fit ({error}); save the tokenizer "
-                "again with transformers"
-            ) from error
+        self._tokenizer = build_tokenizer(_build, read, folder)
         self._start, self._end, self._pad = (
             self._id(read.named_tokens[name]) for name in ("bos_token", "eos_token", "pad_token")
         )
@@ -91,14 +86,8 @@ class ClipTokenizer:
                 f"{_BARE_LENGTH} to {positions}, the max_position_embeddings of "
                 f"{encoder}/config.json; in published models it is 77"
             )
-        ids = self._tokenizer.get_vocab(with_added_tokens=True)
-        token = max(ids, key=lambda each: ids[each])
-        if ids[token] >= vocabulary:
-            raise CheckpointError(
-                f"{self._folder}: token {token!r} has id {ids[token]}, but {encoder}/config.json "
-                f"has vocab_size={vocabulary}, so ids end at {vocabulary - 1}; take tokenizer and "
-                "text encoder from one model (after a textual inversion, save both)"
-            )
+        advice = " (after a textual inversion, save both)"
+        require_known_ids(self._tokenizer, self._folder, encoder, vocabulary, advice)
 
     def add_vectors(self, token: str, count: int) -> list[int]:
         """Add tokens for the vectors of a textual inversion, as diffusers names them.

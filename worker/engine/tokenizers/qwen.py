@@ -17,6 +17,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader
 from imagefleet.worker.engine.tokenizers.bpe_files import TokenizerFiles, TokenizerKind
 from imagefleet.worker.engine.tokenizers.chat_format import read_chat_format
+from imagefleet.worker.engine.tokenizers.vocabulary import build_tokenizer, require_known_ids
 
 PADDING: Final = -1
 """It stands for padding in the ids, since the token that pads may also be in a prompt."""
@@ -58,13 +59,7 @@ class QwenTokenizer:
         self._chat = read_chat_format(files, folder, config, thinks=thinks)
         self.length: Final = length
         """It is the number of tokens per prompt, with those of the chat."""
-        try:
-            self._tokenizer = _build(read)
-        except Exception as error:  # the library raises plain Exceptions
-            raise CheckpointError(
-                f"{folder}: the vocabulary and the merges do not fit ({error}); save the tokenizer "
-                "again with transformers"
-            ) from error
+        self._tokenizer = build_tokenizer(_build, read, folder)
         pad = self._tokenizer.token_to_id(read.named_tokens["pad_token"])
         if pad is None:
             raise CheckpointError(f"{folder}: the vocabulary has no token for padding")
@@ -87,14 +82,7 @@ class QwenTokenizer:
                 f"{encoder}/config.json: max_position_embeddings={positions}, but the pipeline "
                 f"gives the encoder {self.length} tokens"
             )
-        ids = self._tokenizer.get_vocab(with_added_tokens=True)
-        token = max(ids, key=lambda each: ids[each])
-        if ids[token] >= vocabulary:
-            raise CheckpointError(
-                f"{self._folder}: token {token!r} has id {ids[token]}, but {encoder}/config.json "
-                f"has vocab_size={vocabulary}, so ids end at {vocabulary - 1}; take tokenizer and "
-                "text encoder from one model"
-            )
+        require_known_ids(self._tokenizer, self._folder, encoder, vocabulary)
 
     def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
         """Return the ids, `[len(prompts), length]`."""

@@ -1,0 +1,53 @@
+"""Build the tokenizers of the `tokenizers` library, and hold their vocabularies to text encoders.
+
+It has what all kinds of tokenizers have in common (docs/decisions/0004).
+"""
+
+from collections.abc import Callable
+
+from tokenizers import Tokenizer
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.tokenizers.bpe_files import TokenizerFiles
+
+
+def build_tokenizer(
+    build: Callable[[TokenizerFiles], Tokenizer], read: TokenizerFiles, folder: str
+) -> Tokenizer:
+    """Return what `build` makes of the files in a folder.
+
+    Raises:
+        CheckpointError: the vocabulary and the merges do not fit.
+    """
+    try:
+        return build(read)
+    except Exception as error:  # the library raises plain Exceptions
+        raise CheckpointError(
+            f"{folder}: the vocabulary and the merges do not fit ({error}); save the tokenizer "
+            "again with transformers"
+        ) from error
+
+
+def require_known_ids(
+    tokenizer: Tokenizer, folder: str, encoder: str, vocabulary: int, advice: str = ""
+) -> None:
+    """Check that the text encoder knows all tokens.
+
+    Args:
+        tokenizer: It was read from `folder`.
+        folder: The tokenizer's folder.
+        encoder: The encoder's folder.
+        vocabulary: Its `vocab_size`.
+        advice: It stands at the end of the error.
+
+    Raises:
+        CheckpointError: a token would be outside the encoder's embeddings.
+    """
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    token = max(ids, key=lambda each: ids[each])
+    if ids[token] >= vocabulary:
+        raise CheckpointError(
+            f"{folder}: token {token!r} has id {ids[token]}, but {encoder}/config.json has "
+            f"vocab_size={vocabulary}, so ids end at {vocabulary - 1}; take tokenizer and text "
+            f"encoder from one model{advice}"
+        )
