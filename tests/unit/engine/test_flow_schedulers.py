@@ -2,22 +2,21 @@
 
 from typing import Any, Final
 
-import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.sampling.step_tables import StepTables
-from imagefleet.worker.engine.schedulers import coefficients, registry
+from imagefleet.worker.engine.schedulers import registry
 from imagefleet.worker.engine.schedulers.flow_schedule import FlowSchedule
 from imagefleet.worker.engine.schedulers.registry import FLOW_SCHEDULERS, step_table
-from tests.unit.engine.parity import FOLDER, worst
+from tests.unit.engine.parity import worst
+from tests.unit.engine.scheduler_runs import SchedulerRuns
 from tools.parity.flow.schedule_cases import CONFIGS, OF_SCHEDULER
 
-RUNS: Final = load_file(FOLDER / "flow_samplers.safetensors")
-START, CLEAN, FRESH = (RUNS.pop(name) for name in ("start", "clean", "fresh"))
+TRUTH: Final = SchedulerRuns.read("flow_samplers.safetensors")
+RUNS: Final = TRUTH.expected
 CLASSES: Final = {
     "euler": "FlowMatchEulerDiscreteScheduler",
     "lcm": "FlowMatchLCMScheduler",
@@ -38,28 +37,6 @@ def _schedule(name: str, config: str, tokens: int = 1024, **change: Any) -> Flow
     return FlowSchedule.from_json(fields, CLASSES[name]).shifted_for(tokens)
 
 
-def _model(x: Any, timestep: float) -> Any:
-    """Compute the formula that replaces the network, as in tools/parity/samplers.py."""
-    mixed = 0.7 * x + 0.3 * np.roll(x, 1, -1)
-    return (np.tanh(mixed) * (0.5 + timestep / 1000)).astype(np.float32)
-
-
-def _run(table: coefficients.CoefficientTable, *, from_image: bool) -> Any:
-    """Return the samples after every row, with the noise of the fixtures."""
-    x = START
-    if from_image:
-        alpha, sigma = np.float32(table.start.alpha), np.float32(table.start.sigma)
-        x = (alpha * CLEAN + sigma * START).astype(np.float32)
-    history = np.zeros((1, coefficients.LAGS - 1, *x.shape[1:]), np.float32)
-    step, fresh, samples = jax.jit(coefficients.step), iter(FRESH), []
-    for row in table.rows:
-        output = _model(np.asarray(x), float(row[0]))
-        noise = next(fresh) if row[coefficients.FRESH] else np.zeros_like(x)
-        x, history = step(x, output, history, noise, row[None])
-        samples.append(np.asarray(x))
-    return np.stack(samples)
-
-
 @pytest.mark.parametrize("case", RUNS)
 def test_a_run_makes_the_samples_of_diffusers(case: str) -> None:
     name, config, steps, skipped, tokens = case.split("|")
@@ -69,7 +46,7 @@ def test_a_run_makes_the_samples_of_diffusers(case: str) -> None:
         assert is_single or name not in registry.available(schedule)
         return
     table = step_table(name, schedule, int(steps), int(skipped))
-    assert worst(_run(table, from_image=skipped != "0"), RUNS[case]) < TOLERANCE
+    assert worst(TRUTH.samples(table, from_image=skipped != "0"), RUNS[case]) < TOLERANCE
 
 
 def test_every_scheduler_is_compared_with_each_config_of_its_own() -> None:

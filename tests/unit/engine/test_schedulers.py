@@ -6,17 +6,17 @@ from typing import Any, Final
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.schedulers import coefficients, registry
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
-from tests.unit.engine.parity import FOLDER, worst
+from tests.unit.engine.parity import worst
+from tests.unit.engine.scheduler_runs import SchedulerRuns
 from tools.parity.scheduler_configs import BETA_SCHEDULES, CONFIGS, SD
 
-RUNS: Final = load_file(FOLDER / "samplers.safetensors")
-START, CLEAN, FRESH = (RUNS.pop(name) for name in ("start", "clean", "fresh"))
+TRUTH: Final = SchedulerRuns.read("samplers.safetensors")
+RUNS: Final = TRUTH.expected
 ALPHAS_CUMPROD: Final = RUNS.pop("alphas_cumprod")
 CLASSES: Final = {
     "ddim": "DDIMScheduler",
@@ -46,36 +46,10 @@ def _read(config: dict[str, Any]) -> NoiseSchedule:
     return NoiseSchedule.from_json(config, str(config.get("_class_name", "DDIMScheduler")))
 
 
-def _model(x: Any, timestep: float) -> Any:
-    """Compute the formula that replaces the network, as in tools/parity/samplers.py."""
-    mixed = 0.7 * x + 0.3 * np.roll(x, 1, -1)
-    return (np.tanh(mixed) * (0.5 + timestep / 1000)).astype(np.float32)
-
-
 def _schedule(name: str, prediction: str, spacing: str, config: str) -> NoiseSchedule:
     fields = {"_class_name": CLASSES[name], "clip_sample": False, "skip_prk_steps": True}
     fields |= {"prediction_type": prediction, "timestep_spacing": spacing}
     return _read(fields | CONFIGS[config])
-
-
-def _run(table: coefficients.CoefficientTable, *, from_image: bool) -> Any:
-    """Return the samples after every row, with the noise of the fixtures."""
-    x = START * np.float32(table.init_noise_sigma)
-    if from_image:
-        alpha, sigma = np.float32(table.start.alpha), np.float32(table.start.sigma)
-        x = (alpha * CLEAN + sigma * START).astype(np.float32)
-    step, history, fresh = (
-        jax.jit(coefficients.step),
-        np.zeros((1, 4, 4, 4, 4), np.float32),
-        iter(FRESH),
-    )
-    samples = []
-    for row in table.rows:
-        output = _model(np.asarray(x), float(row[0]))
-        noise = next(fresh) if row[coefficients.FRESH] else np.zeros_like(x)
-        x, history = step(x, output, history, noise, row[None])
-        samples.append(np.asarray(x))
-    return np.stack(samples)
 
 
 @pytest.mark.parametrize("case", RUNS)
@@ -84,7 +58,7 @@ def test_a_run_makes_the_samples_of_diffusers(case: str) -> None:
     noise = _schedule(name, prediction, spacing, config)
     assert name in registry.available(noise)
     table = SCHEDULERS[name](noise, int(steps), int(skipped))
-    samples = _run(table, from_image=skipped != "0")
+    samples = TRUTH.samples(table, from_image=skipped != "0")
     assert worst(samples, RUNS[case]) < TOLERANCE
 
 
