@@ -16,7 +16,8 @@ from tools.parity.fuzz.draft import FIXTURES
 from tools.parity.fuzz.draw import draw
 from tools.parity.fuzz.ledger import FAILURES, Entry, Ledger, Outcome
 from tools.parity.fuzz.named_cases import NAMED_CASES
-from tools.parity.fuzz.sides import asking, run
+from tools.parity.fuzz.sides import TRUTH, run
+from tools.parity.truth_process import TruthProcess
 
 STORED_DRAWS = 40
 """Drawn checkpoints whose truths are stored for `make test`."""
@@ -70,7 +71,7 @@ def compare_all(options: argparse.Namespace) -> Ledger:
     answers: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with asking(options.pytorch, folder / "truth.log") as truth:
+        with TruthProcess.running(options.pytorch, TRUTH, folder / "truth.log") as truth:
             cache_dir = options.cache or folder / "cache"
             for entry, theirs in run(cases_of(options), truth, folder, cache_dir):
                 ledger.entries.append(entry)

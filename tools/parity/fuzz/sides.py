@@ -3,11 +3,8 @@
 Input: the names of cases. Output: their entries in the ledger.
 """
 
-import json
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,62 +14,10 @@ from imagefleet.shared.errors import ImagefleetError
 from tools.parity.fuzz.draft import Draft
 from tools.parity.fuzz.draw import draw
 from tools.parity.fuzz.ledger import Entry, Outcome, compare
+from tools.parity.truth_process import TruthProcess
 
-_SHOWN: Final = 2000
-"""Characters of the log that the error shows."""
-
-
-class Truth:
-    """The process that asks diffusers."""
-
-    def __init__(self, python: str, log: Path) -> None:
-        self._log = log
-        with log.open("w") as errors:
-            self._process = subprocess.Popen(
-                [python, "-m", "tools.parity.fuzz.truth"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                bufsize=1,
-            )
-
-    def ask(self, description: dict[str, Any]) -> None:
-        """Send the description of a checkpoint."""
-        assert self._process.stdin
-        with suppress(BrokenPipeError):  # `answer` says why the process has ended
-            self._process.stdin.write(json.dumps(description) + "\n")
-            self._process.stdin.flush()
-
-    def answer(self) -> Outcome:
-        """Wait for the answer to the oldest question.
-
-        Raises:
-            RuntimeError: The process has ended. The message is the end of its log.
-        """
-        assert self._process.stdout
-        if not (line := self._process.stdout.readline()):
-            end = self._log.read_text(errors="replace")[-_SHOWN:]
-            raise RuntimeError(f"the process that asks diffusers has ended:\n{end}")
-        answer = json.loads(line)
-        if "error" in answer:
-            return Outcome(error=answer["error"])
-        return Outcome(images=np.load(answer["images"]))
-
-    def stop(self) -> None:
-        """End the process."""
-        self._process.terminate()
-        self._process.wait()
-
-
-@contextmanager
-def asking(python: str, log: Path) -> Iterator[Truth]:
-    """Start the process that asks diffusers, and end it."""
-    truth = Truth(python, log)
-    try:
-        yield truth
-    finally:
-        truth.stop()
+TRUTH: Final = "tools.parity.fuzz.truth"
+"""This module answers what diffusers makes of a checkpoint."""
 
 
 def ours(draft: Draft, cache_dir: Path) -> Outcome:
@@ -88,7 +33,7 @@ def ours(draft: Draft, cache_dir: Path) -> Outcome:
 
 
 def run(
-    cases: Sequence[str], truth: Truth, folder: Path, cache_dir: Path
+    cases: Sequence[str], truth: TruthProcess, folder: Path, cache_dir: Path
 ) -> Iterator[tuple[Entry, Outcome]]:
     """Yield the entry of each case, and what diffusers answered."""
     for case in cases:
@@ -96,8 +41,14 @@ def run(
         draft = draw(place / "checkpoint", case)
         truth.ask(draft.describe())
         # If diffusers draws weights, ours must wait for them; otherwise both work at once.
-        theirs = truth.answer() if draft.network else None
+        theirs = _outcome(truth.answer()) if draft.network else None
         mine = ours(draft, cache_dir)
-        theirs = theirs or truth.answer()
+        theirs = theirs or _outcome(truth.answer())
         yield compare(case, mine, theirs, tuple(draft.changes)), theirs
         shutil.rmtree(place)
+
+
+def _outcome(answer: dict[str, Any]) -> Outcome:
+    if "error" in answer:
+        return Outcome(error=answer["error"])
+    return Outcome(images=np.load(answer["images"]))

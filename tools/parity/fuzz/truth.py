@@ -5,12 +5,9 @@ line. Output: a line for each, with the error or the file of the images.
 """
 
 import contextlib
-import gc
 import json
-import os
 import sys
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,7 +23,7 @@ from diffusers.utils import torch_utils
 from tools.parity.checkpoints import randomise, scale_down_output
 from tools.parity.fuzz.draft import noise
 from tools.parity.samplers import ALL_SAMPLERS, MODULES_WITH_NOISE
-from tools.parity.text_model import restore_text_model
+from tools.parity.serve_truth import first_line, serve
 
 MODULES_OF_PIPELINES = (
     "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",
@@ -148,6 +145,10 @@ def _kept_fields(own: Any, name: str) -> dict[str, Any]:
     return fields
 
 
+Draw = Callable[..., torch.Tensor]
+"""It takes the arguments of `randn_tensor`."""
+
+
 @contextlib.contextmanager
 def ours_noise() -> Iterator[None]:
     """Replace all random noise by that of `noise`."""
@@ -155,12 +156,23 @@ def ours_noise() -> Iterator[None]:
     def draw(shape: tuple[int, ...], *_: object, **__: object) -> torch.Tensor:
         return torch.from_numpy(noise(tuple(shape)))
 
+    with replaced_noise(start=draw, steps=draw, encoding=draw):
+        yield
+
+
+@contextlib.contextmanager
+def replaced_noise(*, start: Draw, steps: Draw, encoding: Draw) -> Iterator[None]:
+    """Replace the random noise of pipelines, that of schedulers, and that of autoencoders."""
+    names = (name for name in MODULES_OF_PIPELINES if name in sys.modules)
+    replaced = [
+        *((module, steps) for module in MODULES_WITH_NOISE),
+        (vae, encoding),
+        (torch_utils, start),
+        *((sys.modules[name], start) for name in names),
+    ]
     with contextlib.ExitStack() as patches:
-        for module in (*MODULES_WITH_NOISE, torch_utils, vae):
+        for module, draw in replaced:
             patches.enter_context(patch.object(module, "randn_tensor", draw))
-        for name in MODULES_OF_PIPELINES:
-            if name in sys.modules:
-                patches.enter_context(patch.object(sys.modules[name], "randn_tensor", draw))
         yield
 
 
@@ -169,31 +181,11 @@ def answer(description: dict[str, Any]) -> dict[str, Any]:
     try:
         images = generate(description)
     except Exception as error:  # whatever diffusers and transformers raise
-        first = next(iter(str(error).strip().splitlines()), "")
-        first = first.replace(description["folder"], "CHECKPOINT")
-        return {"error": f"{type(error).__name__}: {first[:200]}"}
+        return {"error": first_line(error, description["folder"])}
     file = f"{description['folder']}.npy"
     np.save(file, images)
     return {"images": file}
 
 
-def main() -> None:
-    """Answer each line of the input until it ends."""
-    warnings.simplefilter("ignore")
-    transformers.utils.logging.set_verbosity(50)
-    diffusers.utils.logging.set_verbosity(50)
-    diffusers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
-    restore_text_model()
-    # Libraries print, too; the answers go to the first standard output only.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    for count, line in enumerate(sys.stdin):
-        answers.write(json.dumps(answer(json.loads(line))) + "\n")
-        if count % 50 == 0:
-            gc.collect()
-
-
 if __name__ == "__main__":
-    main()
+    serve(answer)

@@ -10,7 +10,6 @@ is more than one level from that of diffusers.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,37 +29,11 @@ from tools.parity.pictures.draw import (
     write_inversion,
     write_loras,
 )
+from tools.parity.truth_process import TruthProcess
 
+TRUTH: Final = "tools.parity.pictures.truth"
 MAX_LEVELS: Final = 1
 """Levels of 255 by which equal images may differ, from rounding."""
-
-
-class Truth:
-    """The process that asks diffusers."""
-
-    def __init__(self, python: str) -> None:
-        self._process = subprocess.Popen(
-            [python, "-m", "tools.parity.pictures.truth"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-
-    def ask(self, **question: Any) -> dict[str, Any]:
-        """Return the answer to a question. Raises RuntimeError if the process has ended."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps(question) + "\n")
-        if not (line := self._process.stdout.readline()):
-            raise RuntimeError("the process that asks diffusers has ended")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def stop(self) -> None:
-        """End the process."""
-        self._process.terminate()
-        self._process.wait()
 
 
 @dataclass(kw_only=True)
@@ -76,14 +49,16 @@ class Result:
     failures: list[str] = field(default_factory=list)
 
 
-def compare(name: str, truth: Truth, options: argparse.Namespace, place: Path) -> Result:
+def compare(name: str, truth: TruthProcess, options: argparse.Namespace, place: Path) -> Result:
     """Make the jobs of one checkpoint on both sides."""
     from tools.parity.pictures import engine
 
     folder, files = place / "checkpoint", place / "files"
     files.mkdir(parents=True)
     side = draw_side(name, options.seed)
-    shapes = truth.ask(write=True, name=name, folder=str(folder), files=str(files))["shapes"]
+    places = {"name": name, "folder": str(folder), "files": str(files)}
+    truth.ask({**places, "write": True})
+    shapes = truth.answer()["shapes"]
     write_loras(files, {key: tuple(shape) for key, shape in shapes.items()}, options.seed)
     is_xl = "text_encoder_2" in KNOWN[name].text_encoders
     write_inversion(files, is_xl=is_xl, seed=options.seed)
@@ -99,9 +74,8 @@ def compare(name: str, truth: Truth, options: argparse.Namespace, place: Path) -
     if not options.no_streams:
         streaming = engine.load(folder, files, side, options.cache, streams=True)
         made["stream"] = engine.stream_images(streaming, specs)
-    answer = truth.ask(
-        name=name, folder=str(folder), files=str(files), side=side, jobs=as_json(jobs)
-    )
+    truth.ask({**places, "side": side, "jobs": as_json(jobs)})
+    answer = truth.answer()
     return _judge(Result(name=name, side=side), made, answer, as_json(jobs))
 
 
@@ -126,6 +100,22 @@ def _judge(
     return result
 
 
+def _compare_and_tell(
+    name: str, truth: TruthProcess, options: argparse.Namespace, folder: Path
+) -> Result:
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        result = compare(name, truth, options, Path(place))
+    height, width = result.side
+    print(
+        f"{name:48} {height:3}x{width:<3} {len(result.levels):3} images, at most "
+        f"{max(result.levels, default=0)} level, {sum(not each for each in result.levels)} "
+        f"equal, {result.refused} refused, {time.monotonic() - begun:.0f} s",
+        flush=True,
+    )
+    return result
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pytorch", required=True, help="the python of `make parity`")
@@ -137,23 +127,12 @@ def main() -> int:
     options = parser.parse_args()
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     results = []
-    truth = Truth(options.pytorch)
-    try:
-        for name in (each for each in CHECKPOINTS if (options.only or "") in each):
-            begun = time.monotonic()
-            with tempfile.TemporaryDirectory() as folder:
-                options.cache = options.cache or Path(folder) / "cache"
-                result = compare(name, truth, options, Path(folder))
-            results.append(result)
-            height, width = result.side
-            print(
-                f"{name:48} {height:3}x{width:<3} {len(result.levels):3} images, at most "
-                f"{max(result.levels, default=0)} level, {sum(not each for each in result.levels)} "
-                f"equal, {result.refused} refused, {time.monotonic() - begun:.0f} s",
-                flush=True,
-            )
-    finally:
-        truth.stop()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        options.cache = options.cache or folder / "cache"
+        with TruthProcess.running(options.pytorch, TRUTH, folder / "truth.log") as truth:
+            for name in (each for each in CHECKPOINTS if (options.only or "") in each):
+                results.append(_compare_and_tell(name, truth, options, folder))
     numbers = {
         "checkpoints": len(results),
         "images": sum(len(each.levels) for each in results),

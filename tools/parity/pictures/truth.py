@@ -8,32 +8,23 @@ images, which has the error of a job in place of its image if diffusers refuses 
 import contextlib
 import copy
 import functools
-import json
-import os
-import sys
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-import diffusers
 import numpy as np
 import torch
-import transformers
 from diffusers import DiffusionPipeline
-from diffusers.models.autoencoders import vae
-from diffusers.utils import torch_utils
 from PIL import Image
 from safetensors.torch import load_file
 
-from tools.parity.fuzz.truth import MODULES_OF_PIPELINES, choose_scheduler
+from tools.parity.fuzz.truth import choose_scheduler, replaced_noise
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.truth import weight_shapes
 from tools.parity.known.write import write_configs, write_weights
 from tools.parity.pictures.draw import TOKEN, draw_image, draw_mask, takes_image
-from tools.parity.samplers import MODULES_WITH_NOISE
-from tools.parity.text_model import restore_text_model
+from tools.parity.serve_truth import first_line, serve
 
 Noise = Mapping[str, np.ndarray[Any, Any]]
 
@@ -138,14 +129,11 @@ def given_noise(pipeline: Any, noise: Noise) -> Iterator[None]:
         return own_masked(*args, **kwargs) if own_masked else None
 
     with contextlib.ExitStack() as patches:
-        for module in MODULES_WITH_NOISE:
-            patches.enter_context(patch.object(module, "randn_tensor", drawing("steps")))
-        patches.enter_context(patch.object(vae, "randn_tensor", drawing("encoding")))
-        patches.enter_context(patch.object(torch_utils, "randn_tensor", drawing("start")))
-        for name in MODULES_OF_PIPELINES:
-            if name in sys.modules:
-                module = sys.modules[name]
-                patches.enter_context(patch.object(module, "randn_tensor", drawing("start")))
+        patches.enter_context(
+            replaced_noise(
+                start=drawing("start"), steps=drawing("steps"), encoding=drawing("encoding")
+            )
+        )
         patches.enter_context(patch.object(pipeline.scheduler, "step", step))
         if own_masked:
             patches.enter_context(patch.object(pipeline, _MASKED, masked))
@@ -163,27 +151,10 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         try:
             images[str(number)] = painter.paint(job, np.load(files / f"noise-{number}.npz"))
         except Exception as error:  # whatever diffusers and transformers raise
-            first = next(iter(str(error).strip().splitlines()), "")
-            errors[str(number)] = f"{type(error).__name__}: {first[:200]}"
+            errors[str(number)] = first_line(error)
     np.savez(files / "truth.npz", **images)
     return {"images": str(files / "truth.npz"), "errors": errors}
 
 
-def main() -> None:
-    """Answer each line of the input until it ends."""
-    warnings.simplefilter("ignore")
-    transformers.utils.logging.set_verbosity(50)
-    diffusers.utils.logging.set_verbosity(50)
-    diffusers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
-    restore_text_model()
-    # Libraries print, too; the answers go to the first standard output only.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        answers.write(json.dumps(answer(json.loads(line))) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    serve(answer)
