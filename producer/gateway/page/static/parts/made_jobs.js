@@ -12,14 +12,14 @@ export function madeJobs() {
   }
 }
 
-export function remember(ids) {
-  const kept = [...ids, ...madeJobs().filter((id) => !ids.includes(id))].slice(0, MOST);
-  localStorage.setItem(NAME, JSON.stringify(kept));
-  return kept;
+export function remember(id) {
+  keep([id, ...madeJobs().filter((each) => each !== id)].slice(0, MOST));
 }
 
 export function forget(id) {
-  const kept = madeJobs().filter((each) => each !== id);
-  localStorage.setItem(NAME, JSON.stringify(kept));
-  return kept;
+  keep(madeJobs().filter((each) => each !== id));
+}
+
+function keep(ids) {
+  localStorage.setItem(NAME, JSON.stringify(ids));
 }

@@ -17,7 +17,7 @@ export function MaskEditor({ image, width, height, tools, onRemove }) {
   useEffect(() => drawCovering(picture.current, image), [image, width, height]);
   tools.current = {
     picture: () => picture.current.toDataURL("image/png"),
-    mask: () => (painted ? maskUrl(mask.current) : null),
+    mask: () => (hasPaint(mask.current) ? maskUrl(mask.current) : null),
   };
   const paint = ({ x, y }) => {
     const context = mask.current.getContext("2d");
@@ -26,15 +26,15 @@ export function MaskEditor({ image, width, height, tools, onRemove }) {
     context.beginPath();
     context.arc(x, y, brush / 2, 0, 2 * Math.PI);
     context.fill();
-    setPainted(hasPaint(mask.current));
   };
+  const look = () => setPainted(hasPaint(mask.current));
   const fill = (all) => {
     const context = mask.current.getContext("2d");
     context.globalCompositeOperation = "source-over";
     context.clearRect(0, 0, width, height);
     context.fillStyle = SHOWN;
     if (all) context.fillRect(0, 0, width, height);
-    setPainted(all);
+    look();
   };
   const place = (event) => {
     const box = mask.current.getBoundingClientRect();
@@ -48,7 +48,7 @@ export function MaskEditor({ image, width, height, tools, onRemove }) {
   const onKey = (event) => {
     const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     if (by) setCursor({ x: clip(cursor.x + CURSOR_STEP * by[0], width), y: clip(cursor.y + CURSOR_STEP * by[1], height) });
-    else if (event.key === " ") paint(cursor);
+    else if (event.key === " ") (paint(cursor), look());
     else if (event.key.toLowerCase() === "e") setErasing(!erasing);
     else return;
     event.preventDefault();
@@ -59,7 +59,7 @@ export function MaskEditor({ image, width, height, tools, onRemove }) {
         <canvas ref=${picture} width=${width} height=${height} aria-hidden="true"></canvas>
         <canvas ref=${mask} class="mask" width=${width} height=${height} tabindex="0" role="application"
           aria-label="Mask. Arrows move the brush, space paints, E changes between brush and eraser."
-          onPointerDown=${drag} onPointerMove=${drag} onKeyDown=${onKey}></canvas>
+          onPointerDown=${drag} onPointerMove=${drag} onPointerUp=${look} onPointerCancel=${look} onKeyDown=${onKey}></canvas>
         <span class="cursor" aria-hidden="true" style=${cursorStyle(cursor, brush, width, height)}></span>
       </div>
       <p class="note">${painted ? "Only what is painted is made anew." : "Paint what should be made anew, or leave it: then the whole image is a start."}</p>

@@ -10,7 +10,7 @@ export async function order(input) {
     method: "POST",
     body: { input: Object.fromEntries(given) },
   });
-  remember([prediction.id]);
+  remember(prediction.id);
   return prediction.id;
 }
 

@@ -2,7 +2,8 @@
 
 import { api, isOutage } from "../lib/api.js";
 import { bytes, count, several, stateInWords, valueText, when } from "../lib/format.js";
-import { html, useEffect, useState } from "../lib/view.js";
+import { useRefreshed } from "../lib/refreshed.js";
+import { html, useState } from "../lib/view.js";
 import { Empty, Problem, Waiting } from "../parts/notice.js";
 import { Table } from "../parts/table.js";
 
@@ -18,31 +19,9 @@ export function Datasets({ me, here, onError }) {
     : html`<${Runs} me=${me} onError=${onError} />`;
 }
 
-/** Load something now, and again while `isOpen` says that it may change. */
-function useRefreshed(load, isOpen, onError, every) {
-  const [value, setValue] = useState(null);
-  const [problem, setProblem] = useState(null);
-  const refresh = async () => {
-    try {
-      setValue(await load());
-      setProblem(null);
-    } catch (error) {
-      setProblem(error);
-      onError(error);
-    }
-  };
-  useEffect(() => void refresh(), []);
-  useEffect(() => {
-    if (!value || !isOpen(value)) return undefined;
-    const timer = setTimeout(refresh, every);
-    return () => clearTimeout(timer);
-  }, [value]);
-  return [value, problem, refresh];
-}
-
 function Runs({ me, onError }) {
-  const anyOpen = (list) => list.data.some((run) => !OVER.has(run.status));
-  const [list, problem, refresh] = useRefreshed(() => api("v1/runs"), anyOpen, onError, REFRESH_MS);
+  const pause = ({ data }) => (data.some((run) => !OVER.has(run.status)) ? REFRESH_MS : null);
+  const { value: list, problem, refresh } = useRefreshed(() => api("v1/runs"), { pause, onError });
   return html`
     <div class="heading"><h1>Datasets</h1></div>
     <${Problem} error=${problem} onAgain=${refresh} />
@@ -110,7 +89,7 @@ function NewRun({ onMade, onError }) {
 
 function Run({ id, me, onError }) {
   const path = `v1/runs/${encodeURIComponent(id)}`;
-  const isOpen = (value) => !OVER.has(value.run.status) || isVerifying(value.run.verification);
+  const pause = ({ run }) => (!OVER.has(run.status) || isVerifying(run.verification) ? REFRESH_MS : null);
   const load = async () => {
     const [run, sample, files, rejected] = await Promise.all([
       api(path),
@@ -120,7 +99,7 @@ function Run({ id, me, onError }) {
     ]);
     return { run, sample: sample?.data ?? [], files: files?.data ?? [], rejected: rejected?.data ?? [] };
   };
-  const [value, problem, refresh] = useRefreshed(load, isOpen, onError, REFRESH_MS);
+  const { value, problem, refresh } = useRefreshed(load, { pause, onError });
   const act = async (what) => {
     await api(`${path}/${what}`, { method: "POST" }).catch(onError);
     await refresh();

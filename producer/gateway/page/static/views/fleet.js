@@ -2,7 +2,8 @@
 
 import { api } from "../lib/api.js";
 import { bytes, count, duration, percent, several, when } from "../lib/format.js";
-import { html, useEffect, useState } from "../lib/view.js";
+import { useRefreshed } from "../lib/refreshed.js";
+import { html } from "../lib/view.js";
 import { announce } from "../parts/announcer.js";
 import { Problem, Waiting } from "../parts/notice.js";
 import { Table } from "../parts/table.js";
@@ -11,27 +12,15 @@ const REFRESH_MS = 5000;
 const PARTS = { fleet: "v1/fleet", alerts: "v1/fleet/alerts", failures: "v1/fleet/failures", letters: "v1/fleet/dead-letters", callbacks: "v1/fleet/callbacks" };
 
 export function Fleet({ onError }) {
-  const [all, setAll] = useState(null);
-  const [problem, setProblem] = useState(null);
   const load = async () => {
-    try {
-      const answers = await Promise.all(Object.values(PARTS).map((path) => api(path)));
-      setAll(Object.fromEntries(Object.keys(PARTS).map((name, at) => [name, answers[at]])));
-      setProblem(null);
-    } catch (error) {
-      setProblem(error);
-      onError(error);
-    }
+    const answers = await Promise.all(Object.values(PARTS).map((path) => api(path)));
+    return Object.fromEntries(Object.keys(PARTS).map((name, at) => [name, answers[at]]));
   };
-  useEffect(() => {
-    load();
-    const timer = setInterval(() => !document.hidden && load(), REFRESH_MS);
-    return () => clearInterval(timer);
-  }, []);
+  const { value: all, problem, setProblem, refresh } = useRefreshed(load, { pause: () => REFRESH_MS, onError });
   const act = async (path, said) => {
     try {
       announce(said(await api(path, { method: "POST" })));
-      await load();
+      await refresh();
     } catch (error) {
       setProblem(error);
       onError(error);

@@ -1,8 +1,9 @@
 // All jobs of the tenant, page by page, the newest first.
 
 import { api } from "../lib/api.js";
-import { moment, stateInWords, when } from "../lib/format.js";
-import { html, useEffect, useState } from "../lib/view.js";
+import { isOver, moment, stateInWords, when } from "../lib/format.js";
+import { useRefreshed } from "../lib/refreshed.js";
+import { html, useState } from "../lib/view.js";
 import { ImageDialog } from "../parts/image_dialog.js";
 import { Empty, Problem, Waiting } from "../parts/notice.js";
 
@@ -12,28 +13,14 @@ const LIMIT = 48;
 const UNFINISHED_MS = 4000;
 
 export function Gallery({ me, here, onError }) {
-  const [page, setPage] = useState(null);
-  const [problem, setProblem] = useState(null);
   const [opened, setOpened] = useState(null);
   const filters = Object.fromEntries(FILTERS.map((name) => [name, here.query.get(name) ?? ""]));
   const cursor = here.query.get("cursor") ?? "";
   const address = here.query.toString();
-  const load = async () => {
-    try {
-      const query = { ...filters, from: seconds(filters.from), to: seconds(filters.to, 1), limit: LIMIT, cursor };
-      setPage(await api("v1/jobs", { query }));
-      setProblem(null);
-    } catch (error) {
-      setProblem(error);
-      onError(error);
-    }
-  };
-  useEffect(() => void load(), [address]);
-  useEffect(() => {
-    if (!page?.data.some((job) => job.state === "queued" || job.state === "running")) return undefined;
-    const timer = setTimeout(load, UNFINISHED_MS);
-    return () => clearTimeout(timer);
-  }, [page]);
+  const load = () =>
+    api("v1/jobs", { query: { ...filters, from: seconds(filters.from), to: seconds(filters.to, 1), limit: LIMIT, cursor } });
+  const pause = ({ data }) => (data.some((job) => !isOver(job.state)) ? UNFINISHED_MS : null);
+  const { value: page, setValue: setPage, problem, refresh } = useRefreshed(load, { inputs: [address], pause, onError });
   const star = async (job) => {
     try {
       await api(`v1/jobs/${encodeURIComponent(job.id)}/star`, { method: job.starred ? "DELETE" : "PUT" });
@@ -47,7 +34,7 @@ export function Gallery({ me, here, onError }) {
     <div class="gallery">
       <h1 class="hidden">Gallery</h1>
       <${Filters} key=${address} filters=${filters} />
-      <${Problem} error=${problem} onAgain=${load} />
+      <${Problem} error=${problem} onAgain=${refresh} />
       ${!page && !problem && html`<${Waiting} what="Loading…" />`}
       ${page?.data.length === 0 && page.complete && html`<${Nothing} isFiltered=${isFiltered} isLater=${cursor !== ""} />`}
       <ul class="grid" aria-label="Jobs">

@@ -39,7 +39,7 @@ export function Make({ me, onError }) {
         ${ids.length === 0 && html`<${Empty} title="Nothing made yet"><p>Write what you would like to see. Each line is an image of its own.</p><//>`}
         <div class="cards">
           ${mayRead && ids.map((id) => html`<${JobCard} key=${id} id=${id} onError=${onError}
-            onOpen=${(job, number) => setOpened({ job, number })} onForget=${(each) => setIds(forget(each))} />`)}
+            onOpen=${(job, number) => setOpened({ job, number })} onForget=${(each) => (forget(each), setIds(madeJobs()))} />`)}
           ${!mayRead && ids.map((id) => html`<article class="card" key=${id}><p class="prompt"><code>${id}</code></p></article>`)}
         </div>
       </section>
