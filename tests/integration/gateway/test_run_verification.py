@@ -33,6 +33,17 @@ def fleet(redis_server: LocalRedisServer, folder: Path) -> Iterator[GatewayFleet
 
 
 @pytest.fixture
+def gateway(redis_server: LocalRedisServer, fleet: GatewayFleet) -> Iterator[Gateway]:
+    """Return a gateway of the fleet that serves nothing."""
+    namespace = fleet.producer.settings.namespace
+    settings = GatewaySettings.load(redis_url=redis_server.url, namespace=namespace)
+    gateway = Gateway(settings, require_keys=False)
+    gateway.secret.load()
+    yield gateway
+    gateway.close()
+
+
+@pytest.fixture
 def http(fleet: GatewayFleet) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"{fleet.open_url}/v1", timeout=60) as client:
         yield client
@@ -139,14 +150,10 @@ def test_the_runs_of_another_tenant_are_unknown(fleet: GatewayFleet) -> None:
 
 
 def test_another_gateway_goes_on_with_what_a_killed_one_had_begun(
-    redis_server: LocalRedisServer, fleet: GatewayFleet, http: httpx.Client
+    gateway: Gateway, http: httpx.Client
 ) -> None:
-    run = _made(http)
-    namespace = fleet.producer.settings.namespace
-    settings = GatewaySettings.load(redis_url=redis_server.url, namespace=namespace)
-    gateway = Gateway(settings, require_keys=False)
-    gateway.secret.load()
     keeper = RunKeeper(gateway)
+    run = _made(http)
     record = keeper.orders.find(LOOPBACK, run["id"], "run")
     killed = Verifier(gateway, keeper, claim_s=0.5)
 
@@ -160,18 +167,13 @@ def test_another_gateway_goes_on_with_what_a_killed_one_had_begun(
     ends = keeper.orders.find(LOOPBACK, run["id"], "run").verification
     assert ends is not None
     assert ends.is_clean
-    gateway.close()
 
 
 def test_a_verification_whose_files_end_each_gateway_is_given_up(
-    redis_server: LocalRedisServer, fleet: GatewayFleet, http: httpx.Client
+    gateway: Gateway, http: httpx.Client
 ) -> None:
-    run = _made(http)
-    namespace = fleet.producer.settings.namespace
-    settings = GatewaySettings.load(redis_url=redis_server.url, namespace=namespace)
-    gateway = Gateway(settings, require_keys=False)
-    gateway.secret.load()
     keeper = RunKeeper(gateway)
+    run = _made(http)
     assert _verified(http, run["id"])["clean"]
     record = keeper.orders.find(LOOPBACK, run["id"], "run")
     assert record.verification is not None
@@ -183,4 +185,3 @@ def test_a_verification_whose_files_end_each_gateway_is_given_up(
     )
     assert (found["state"], found["clean"]) == ("failed", None)
     assert "5 attempts" in found["error"]
-    gateway.close()
