@@ -14,7 +14,7 @@ from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, ROW_PARAMETERS
 _CHOSEN_PARAMETERS: Final = tuple(
     name
     for name in ROW_PARAMETERS
-    if PARAMETERS[name].metadata == "always" and name != "negative_prompt"
+    if PARAMETERS[name].is_always_recorded and name != "negative_prompt"
 )
 """All metadata hold these parameters. Where neither the row nor the run sets one, the model does.
 """

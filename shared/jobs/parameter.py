@@ -62,9 +62,15 @@ class Parameter:
     """The field of an offer that holds the largest value."""
     not_offered: str = "is not a parameter of the model {model}"
     """Why an offer refuses the parameter."""
-    metadata: Literal["always", "if used", "apart", ""] = ""
-    """When the metadata of an image hold the value under this name. `apart`: in a form or a place
-    of its own, by `worker.images.metadata`. Empty: never."""
+    metadata: Literal["always", "of each image", "if used", "apart", ""] = ""
+    """When the metadata of an image hold the value under this name. `of each image`: always, and
+    each image of a job has another value. `apart`: in a form or a place of its own, by
+    `worker.images.metadata`. Empty: never."""
+
+    @property
+    def is_always_recorded(self) -> bool:
+        """Return whether the metadata of every image hold the value under this name."""
+        return self.metadata in ("always", "of each image")
 
 
 @cache

@@ -142,7 +142,7 @@ class JobRequest(Model):
             since=7,
             rows_since=7,
             counted_as="single_images",
-            metadata="always",
+            metadata="of each image",
         ),
     ] = Field(default=None, exclude_if=is_none)
     seed: Annotated[

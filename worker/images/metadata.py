@@ -19,7 +19,7 @@ from imagefleet.shared.storage import StoredObject
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.contract.sampling import Sampling
 
-_ALWAYS: Final = frozenset(name for name, row in PARAMETERS.items() if row.metadata == "always")
+_ALWAYS: Final = frozenset(name for name, row in PARAMETERS.items() if row.is_always_recorded)
 """Parameters that all metadata name."""
 _IF_USED: Final = tuple(
     field.name

@@ -12,6 +12,7 @@ from typing import Any, Final
 from imagefleet.shared.jobs.failed_attempts import FailedAttempt
 from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.worker_names import worker_of
 from imagefleet.worker.devices.slots import Slot, Work, work_in
@@ -19,7 +20,7 @@ from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Sh
 from imagefleet.worker.engine.contract.sampling import Sampling
 
 _SHARED_FIELDS: Final = tuple(
-    field.name for field in fields(Sampling) if field.name != "image_index"
+    field.name for field in fields(Sampling) if PARAMETERS[field.name].metadata != "of each image"
 )
 """Fields of `Sampling` that all images of a job share."""
 _OFFERED_AS_ANNOUNCED: Final = tuple(

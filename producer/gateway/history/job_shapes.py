@@ -18,12 +18,10 @@ from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.jobs.worker_names import host_of
 
 _USED: Final = (
-    *(name for name, row in PARAMETERS.items() if row.metadata and row.metadata != "apart"),
+    *(name for name, row in PARAMETERS.items() if row.metadata in ("always", "if used")),
     *("strength", "image_guidance_scale"),
 )
-"""The parameters that the metadata of an image tell as they were used."""
-_OF_ONE_IMAGE: Final = "image_index"
-"""The metadata of each image have it, also if all images of the job were made."""
+"""The parameters of all images of a job that the metadata of one tell as they were used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +79,7 @@ class JobShapes:
             "height": image.height,
             "format": image.format,
             "seed": image.seed,
-            "image_index": image.index,
+            "index": image.index,
             "size": image.size,
             "nsfw": image.nsfw,
         }
@@ -90,8 +88,7 @@ class JobShapes:
 def _parameters(status: JobStatus, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that were given, and those that the model chose as far as they are
     known. The same may be sent again."""
-    used = (name for name in _USED if name != _OF_ONE_IMAGE)
-    chosen = {name: metadata[name] for name in used if metadata.get(name) not in (None, "")}
+    chosen = {name: metadata[name] for name in _USED if metadata.get(name) not in (None, "")}
     if status.result is not None and status.result.images:
         image = status.result.images[0]
         chosen |= {"width": image.width, "height": image.height}

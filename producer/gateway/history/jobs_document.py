@@ -25,7 +25,7 @@ _IMAGE: Final = object_of(
         "height": COUNT,
         "format": {"enum": sorted(CONTENT_TYPES)},
         "seed": COUNT,
-        "image_index": COUNT,
+        "index": {**COUNT, "description": "It says which image of the job this is, from 0."},
         "size": {**COUNT, "description": "Bytes."},
         "nsfw": {**FLAG, "description": "The safety checker of the model made it black."},
     }

@@ -90,7 +90,7 @@ def test_jobs_of_every_api_are_listed_and_shown_with_their_images(sender: Sender
     )
     assert one["created_at"] <= one["started_at"] <= one["ended_at"]
     assert one["seconds"] == pytest.approx(one["ended_at"] - one["started_at"], abs=0.002)
-    assert [each["image_index"] for each in two["images"]] == [0, 1]
+    assert [each["index"] for each in two["images"]] == [0, 1]
     [image] = three["images"]
     assert httpx.get(image["url"]).headers["content-type"] == "image/png"
     assert three["progress"] == {"step": 4, "steps": 4}

@@ -54,7 +54,7 @@ function Parameters({ job, image }) {
     .filter(([name, value]) => !LEFT_OUT.includes(name) && value !== null && value !== "")
     .map(([name, value]) => [label(name), valueText(value)]);
   if (image) {
-    rows.push(["seed", String(image.seed)], ["image", `${image.image_index + 1} of ${job.images.length}`]);
+    rows.push(["seed", String(image.seed)], ["image", `${image.index + 1} of ${job.images.length}`]);
     rows.push(["file", `${image.width} × ${image.height} ${image.format}, ${bytes(image.size)}`]);
   }
   if (job.inputs.length) rows.push(["started from", job.inputs.map(label).join(", ")]);
@@ -93,7 +93,7 @@ function Actions({ job, image, me, onDone, onError }) {
     <div class="actions">
       ${mayMake && canRepeat && html`<button type="button" onClick=${again}>Make again</button><button type="button" onClick=${others}>Another seed ×${GRID}</button>`}
       ${mayMake && image && html`<button type="button" onClick=${start}>Start from this</button>`}
-      ${image && html`<a class="button" href=${image.url} download=${`${job.id}-${image.image_index}.${image.format}`}>Download</a>`}
+      ${image && html`<a class="button" href=${image.url} download=${`${job.id}-${image.index}.${image.format}`}>Download</a>`}
     </div>
     <div class="actions copies"><${Copies} job=${job} /></div>
     ${mayMake && !canRepeat && html`<p class="note">The image that it started from was not kept, so it cannot be made again from here.</p>`}
