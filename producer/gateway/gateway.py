@@ -12,6 +12,7 @@ from imagefleet.producer.gateway.access.image_quota import ImageQuota
 from imagefleet.producer.gateway.access.keys import ApiKeys
 from imagefleet.producer.gateway.access.rates import RequestRates
 from imagefleet.producer.gateway.access.trusted_proxy import TrustedProxy
+from imagefleet.producer.gateway.access.wrong_keys import WrongKeys
 from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.producer.gateway.jobs.addresses import ImageAddresses
@@ -56,9 +57,8 @@ class Gateway:
         self.watcher: Final = JobWatcher(connection)
         keys = ApiKeys(connection) if require_keys else None
         proxy = TrustedProxy(settings.http_user_header, settings.proxies)
-        self.authenticator: Final = Authenticator(
-            keys, RequestRates(connection), self.threads, proxy
-        )
+        rates, wrong_keys = RequestRates(connection), WrongKeys(settings.http_wrong_keys_per_minute)
+        self.authenticator: Final = Authenticator(keys, rates, wrong_keys, self.threads, proxy)
         self.secret: Final = FleetSecret(connection)
         self.addresses: Final = ImageAddresses(self.secret, settings.http_image_url_s)
         self.files: Final = TenantFiles(connection, self.secret, settings.http_file_keep_s)

@@ -41,6 +41,13 @@ class GatewaySettings(Settings):
         description="Whether each request needs a key of `imagefleet keys`. Default: unless the "
         "gateway listens on a loopback address; set it to true behind a reverse proxy there.",
     )
+    http_wrong_keys_per_minute: int = Field(
+        default=60,
+        ge=1,
+        le=1_000_000,
+        description="Requests with a wrong key that one IP address (of IPv6: one /64) may send to "
+        "this gateway in a minute; more are answered with 429. Right keys are always taken.",
+    )
     http_user_header: str = Field(
         default="",
         description="Header in which a reverse proxy names the tenant of a request, as in "

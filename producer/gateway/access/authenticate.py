@@ -19,6 +19,7 @@ from imagefleet.producer.gateway.access.caller import LOOPBACK, Caller
 from imagefleet.producer.gateway.access.keys import ApiKeys
 from imagefleet.producer.gateway.access.rates import RequestRates
 from imagefleet.producer.gateway.access.trusted_proxy import TrustedProxy
+from imagefleet.producer.gateway.access.wrong_keys import CODE, WrongKeys
 from imagefleet.producer.gateway.problems import Problem
 from imagefleet.producer.gateway.threads import Threads
 
@@ -31,7 +32,12 @@ class Authenticator:
     """Names the caller of each request."""
 
     def __init__(
-        self, keys: ApiKeys | None, rates: RequestRates, threads: Threads, proxy: TrustedProxy
+        self,
+        keys: ApiKeys | None,
+        rates: RequestRates,
+        wrong_keys: WrongKeys,
+        threads: Threads,
+        proxy: TrustedProxy,
     ) -> None:
         """
         Args:
@@ -39,6 +45,7 @@ class Authenticator:
         """
         self._keys = keys
         self._rates = rates
+        self._wrong_keys = wrong_keys
         self._threads = threads
         self._proxy = proxy
 
@@ -49,13 +56,14 @@ class Authenticator:
             peer: the IP address that the request comes from.
 
         Raises:
-            Problem: 401 without a key, 403 if a request comes another way than it says.
+            Problem: 401 without a right key, 403 if a request comes another way than it says, 429
+                if its address has sent too many wrong keys, and this is one more.
             BrokerUnavailable: Redis, which has the keys, does not answer.
         """
         if self._keys is None:
             check_local(headers)
             return LOOPBACK
-        return self._proxy.caller(headers, peer) or await self._holder(self._keys, headers)
+        return self._proxy.caller(headers, peer) or await self._holder(self._keys, headers, peer)
 
     async def check(self, caller: Caller, scope: Scope | None) -> None:
         """Check that the caller has the scope, and that its request is within its rate.
@@ -73,15 +81,25 @@ class Authenticator:
             message = f"{caller} may send {caller.per_minute} requests a minute"
             raise Problem(429, "rate_limited", message, retry_after_s=wait_s)
 
-    async def _holder(self, keys: ApiKeys, headers: Headers) -> Caller:
-        """Return the holder of the key in a request. Raises Problem (401), BrokerUnavailable."""
+    async def _holder(self, keys: ApiKeys, headers: Headers, peer: str) -> Caller:
+        """Return the holder of the key in a request. Raises Problem (401, 429), BrokerUnavailable.
+
+        A right key is taken whatever its address has sent: others may share the address.
+        """
         text = key_of(headers)
-        key = await self._threads.run(keys.identify, text) if text else None
-        if key is None:
-            reason = "this key is not valid" if text else "this gateway needs a key"
-            message = f"{reason}; send it as `Authorization: Bearer KEY`"
-            raise Problem(401, _INVALID, message)
-        return Caller.of(key, time.time())
+        if not text:
+            raise _invalid("this gateway needs a key")
+        key = await self._threads.run(keys.identify, text)
+        if key is not None:
+            return Caller.of(key, time.time())
+        if wait_s := self._wrong_keys.take(peer):
+            message = "this key is not valid, and too many wrong ones came from this address"
+            raise Problem(429, CODE, message, retry_after_s=wait_s)
+        raise _invalid("this key is not valid")
+
+
+def _invalid(reason: str) -> Problem:
+    return Problem(401, _INVALID, f"{reason}; send it as `Authorization: Bearer KEY`")
 
 
 def key_of(headers: Mapping[str, str]) -> str:

@@ -1,11 +1,13 @@
 """Note that a try of a request was refused before it had a job, so that its repetition gets none of
 another request."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from imagefleet.producer.gateway.access.wrong_keys import CODE
 from imagefleet.producer.gateway.jobs.repeats import COUNT, Repeats
 
 _REPEATED: Final = frozenset({408, 429})
@@ -26,9 +28,16 @@ class NoteRefusedTries:
             return
 
         async def note_and_send(message: Message) -> None:
-            status = message.get("status", 0)
-            if (status in _REPEATED or status >= 500) and not scope.get("state", {}).get("job"):
+            if _may_be_repeated(message.get("status", 0), scope.get("state", {})):
                 await self._repeats.refused(scope["path"], headers)
             await send(message)
 
         await self._app(scope, receive, note_and_send)
+
+
+def _may_be_repeated(status: int, state: Mapping[str, Any]) -> bool:
+    """Return whether a try has no job, and its repetition may get one. With a wrong key none will,
+    so that Redis is not written for it."""
+    if state.get("job") or state.get("error") == CODE:
+        return False
+    return status in _REPEATED or status >= 500

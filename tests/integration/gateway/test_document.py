@@ -21,8 +21,14 @@ from tests.support.processes import StartWorker, Worker
 
 @pytest.fixture
 def guarded(start: StartWorker, worker: Worker) -> GatewayProcess:
-    """A gateway that asks for keys, and that waits two seconds for a job."""
-    return start_gateway(start, IMAGEFLEET_HTTP_REQUIRE_KEYS="true", IMAGEFLEET_HTTP_WAIT_S="2")
+    """A gateway that asks for keys, answers each wrong one with 401, and waits two seconds for a
+    job."""
+    return start_gateway(
+        start,
+        IMAGEFLEET_HTTP_REQUIRE_KEYS="true",
+        IMAGEFLEET_HTTP_WRONG_KEYS_PER_MINUTE="1000000",
+        IMAGEFLEET_HTTP_WAIT_S="2",
+    )
 
 
 @pytest.fixture
