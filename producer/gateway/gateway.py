@@ -25,14 +25,22 @@ from imagefleet.producer.gateway.jobs.stars import JobStars
 from imagefleet.producer.gateway.jobs.tenant_index import TenantIndex
 from imagefleet.producer.gateway.jobs.tenant_jobs import TenantJobs
 from imagefleet.producer.gateway.jobs.watch import JobWatcher
-from imagefleet.producer.gateway.threads import Threads
+from imagefleet.producer.gateway.threads import Threads, store_threads
 
 _THREADS: Final = 32
+_REDIS_S: Final = 10.0
+"""Seconds in which Redis answers a request, or it is answered with 503."""
 _STORE_THREADS: Final = 32
 """A store that hangs takes all of these, and keeps nobody else waiting."""
+_STORE_S: Final = 30.0
+"""The same for what is read from the store."""
+_UPLOADS_AT_ONCE: Final = 16
+"""Files and input images, whose size may need minutes. They end by the store's own timeouts."""
 _SEARCHES_AT_ONCE: Final = 4
 """A search of jobs keeps a core busy while it lasts."""
 _LOAD_SECRET_EVERY_S: Final = 1.0
+_PROBE_S: Final = 2.0
+"""Seconds in which Redis, and then the store, answers a load balancer, or counts as away."""
 _DECODED_AT_ONCE: Final = 2
 """A small file may hold an image of 200 MB."""
 
@@ -48,17 +56,23 @@ class Gateway:
         self.settings: Final = settings
         self.needs_keys: Final = require_keys
         self.webhook_secrets: Final = settings.signing_secrets()
-        self.threads: Final = Threads(_THREADS)
-        self.store_threads: Final = Threads(_STORE_THREADS)
-        self.searches: Final = Threads(_SEARCHES_AT_ONCE)
+        self.threads: Final = Threads(_THREADS, within_s=_REDIS_S)
+        self.store_threads: Final = store_threads(_STORE_THREADS, _STORE_S)
+        self.uploads: Final = Threads(_UPLOADS_AT_ONCE)
+        self.searches: Final = Threads(_SEARCHES_AT_ONCE, within_s=_REDIS_S)
         self.decoding: Final = Threads(_DECODED_AT_ONCE)
+        self.redis_probe: Final = Threads(1, within_s=_PROBE_S)
+        self.store_probe: Final = store_threads(1, _PROBE_S)
         self.client: Final = Client(settings=settings)
         connection = self.client.connection
         self.watcher: Final = JobWatcher(connection)
-        keys = ApiKeys(connection) if require_keys else None
-        proxy = TrustedProxy(settings.http_user_header, settings.proxies)
-        rates, wrong_keys = RequestRates(connection), WrongKeys(settings.http_wrong_keys_per_minute)
-        self.authenticator: Final = Authenticator(keys, rates, wrong_keys, self.threads, proxy)
+        self.authenticator: Final = Authenticator(
+            ApiKeys(connection) if require_keys else None,
+            RequestRates(connection),
+            WrongKeys(settings.http_wrong_keys_per_minute),
+            self.threads,
+            TrustedProxy(settings.http_user_header, settings.proxies),
+        )
         self.secret: Final = FleetSecret(connection)
         self.addresses: Final = ImageAddresses(self.secret, settings.http_image_url_s)
         self.files: Final = TenantFiles(connection, self.secret, settings.http_file_keep_s)
@@ -72,7 +86,7 @@ class Gateway:
             self.client,
             self.watcher,
             self.threads,
-            self.store_threads,
+            self.uploads,
             self.inputs,
             self.quota,
             self.index,

@@ -1,36 +1,75 @@
-"""Run calls that block in a bounded number of threads: those to a store in others than those to
-Redis.
+"""Run calls that block in a bounded number of threads, for a bounded time: those to a store in
+others than those to Redis.
 
 A request that waits for a job uses none of them; see `gateway.jobs.watch`.
 """
 
+import asyncio
+import contextvars
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
 
 import anyio
-import anyio.to_thread
 
-from imagefleet.shared.errors import BrokerUnavailable
+from imagefleet.shared.errors import BrokerUnavailable, ImagefleetError, StorageUnavailable
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Threads:
-    """At most so many calls run at the same time; others wait in their order."""
+    """At most so many calls run at the same time; others wait in their order.
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._limiter: anyio.CapacityLimiter | None = None
+    Nobody can end a call whose server hangs. Who waits for it is answered in time, and its thread
+    is busy until the call ends by itself, so a server that hangs takes these threads and no more.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        within_s: float | None = None,
+        late: type[ImagefleetError] = BrokerUnavailable,
+        whose: str = "Redis",
+    ) -> None:
+        """
+        Args:
+            within_s: seconds for which a caller waits, first for a thread, then for its answer.
+                None: as long as it takes.
+            late: the error for a call that took longer.
+            whose: names what the calls wait for.
+        """
+        self._count: Final = count
+        self._within_s: Final = within_s
+        self._late: Final = late
+        self._whose: Final = whose
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        """Return what the function returns, and raise what it raises."""
-        if self._limiter is None:  # it belongs to the event loop that runs now
-            self._limiter = anyio.CapacityLimiter(self._count)
-        return await anyio.to_thread.run_sync(function, *args, limiter=self._limiter)
+        """Return what the function returns, and raise what it raises, or that it is late."""
+        call: Future[T] = Future()
+        self._calls.put((call, partial(contextvars.copy_context().run, function, *args)))
+        if not self._idle.acquire(blocking=False) and self._started < self._count:
+            self._started += 1
+            threading.Thread(target=self._work, name="imagefleet-call", daemon=True).start()
+        try:
+            async with asyncio.timeout(self._within_s) as limit:
+                with anyio.CancelScope(shield=True):  # the call may use what its caller would close
+                    answer = await asyncio.wrap_future(call)
+        except TimeoutError:
+            if limit.expired():
+                wrong = f"{self._whose} did not answer within {self._within_s:g} s"
+                raise self._late(wrong) from None
+            raise
+        return answer
 
     async def each(self, items: Iterator[T]) -> AsyncIterator[T]:
         """Yield what an iterator yields, which is no None. It blocks a thread, one at a time."""
@@ -51,3 +90,23 @@ class Threads:
                 log.warning("%s while Redis is away: %s", without, error)
             except Exception:  # of any kind: later calls may succeed
                 log.exception("%s", without)
+
+    def _work(self) -> None:
+        while True:
+            _answer(*self._calls.get())
+            self._idle.release()
+
+
+def store_threads(count: int, within_s: float) -> Threads:
+    """Return threads for calls to a store, which raise StorageUnavailable if they take longer."""
+    return Threads(count, within_s=within_s, late=StorageUnavailable, whose="the store of images")
+
+
+def _answer(call: Future[Any], function: Callable[[], Any]) -> None:
+    """Let a future have what a function returns or raises, unless nobody waits for it any more."""
+    if not call.set_running_or_notify_cancel():
+        return
+    try:
+        call.set_result(function())
+    except BaseException as error:
+        call.set_exception(error)

@@ -18,6 +18,15 @@ OF_GATEWAY: Final[Mapping[str, Sequence[Long]]] = {
             ["test_3000_generated_requests_are_answered_as_the_document_says"],
         ),
     ],
+    "integration/gateway/test_hanging_servers.py": [
+        Long(
+            "tests/unit/gateway/test_threads.py has calls that hang",
+            [
+                "test_a_frozen_redis_is_named_and_requests_go_on_when_it_does",
+                "test_an_image_in_a_store_that_hangs_is_answered_with_503",
+            ],
+        ),
+    ],
     "integration/gateway/test_litellm.py": [
         Long("it needs litellm, a hundred packages; test_openai.py has another client", [EVERY]),
     ],

@@ -77,7 +77,7 @@ async def upload_file(request: Request, caller: Submitter) -> Response:
                 keep_s=upload.keep_s,
             )
 
-        file = await gateway.store_threads.run(save)
+        file = await gateway.uploads.run(save)
     status = 201 if is_of_replicate(file) else 200
     return JSONResponse(file_body(file, base_url(request)), status)
 

@@ -60,7 +60,7 @@ class CallerOrders:
         repeats = self.gateway.repeats
         content = await off_loop(request, digest_of, fields)
         job = await repeats.job_of(self.caller, request.url.path, content, request.headers)
-        order = await self.gateway.store_threads.run(order_of, job.name)
+        order = await self.gateway.uploads.run(order_of, job.name)
         record = await self.gateway.threads.run(self.keeper.orders.create, order)
         request.state.order = record.id
         await repeats.answered(job)

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from imagefleet.producer.connection.connection import Connection
@@ -64,11 +65,11 @@ class JobImages:
         """
         if status.result is None or not status.result.images:
             return {}
-        reading = asyncio.ensure_future(
-            self._store_threads.run(self._read_metadata, status.id, status.result.images[0])
-        )
-        done, _ = await asyncio.wait([reading], timeout=_METADATA_S)
-        return reading.result() if done else {}
+        image = status.result.images[0]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_METADATA_S):
+                return await self._store_threads.run(self._read_metadata, status.id, image)
+        return {}
 
     def _read_metadata(self, job_id: str, image: ImageResult) -> dict[str, Any]:
         try:

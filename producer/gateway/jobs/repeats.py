@@ -95,15 +95,20 @@ class Repeats:
         answered_s = _UNANSWERED_S if is_counted else self._answered_s
         return RequestJob(name=name, digest=digest, answered_s=answered_s)
 
-    async def refused(self, path: str, headers: Mapping[str, str]) -> None:
-        """Note that a try was refused, whose body may not have been read."""
+    async def refused(self, path: str, headers: Mapping[str, str], *, is_redis_away: bool) -> None:
+        """Note that a try was refused, whose body may not have been read.
+
+        Args:
+            is_redis_away: why it was refused. Redis is not asked once more then.
+        """
         digest = self._digest_of_try(path, headers)
-        try:
-            await self._threads.run(self._note_refused, digest)
-        except BrokerUnavailable:  # the repetition may come to this gateway
-            if len(self._unwritten) >= _MAX_UNWRITTEN:
-                self._unwritten.clear()
-            self._unwritten[digest] = time.monotonic()
+        if not is_redis_away:
+            with suppress(BrokerUnavailable):
+                await self._threads.run(self._note_refused, digest)
+                return
+        if len(self._unwritten) >= _MAX_UNWRITTEN:
+            self._unwritten.clear()
+        self._unwritten[digest] = time.monotonic()  # the repetition may come to this gateway
 
     def _note_refused(self, digest: str) -> None:
         with self._connection.translate_errors():

@@ -46,7 +46,7 @@ class TenantJobs:
         client: Client,
         watcher: JobWatcher,
         threads: Threads,
-        store_threads: Threads,
+        uploads: Threads,
         inputs: CallerImages,
         quota: ImageQuota,
         index: TenantIndex,
@@ -54,7 +54,7 @@ class TenantJobs:
         self._client = client
         self._watcher = watcher
         self._threads = threads
-        self._store_threads = store_threads
+        self._uploads = uploads
         self._inputs = inputs
         self._quota = quota
         self._index = index
@@ -75,7 +75,7 @@ class TenantJobs:
         """
         given = _allowed(caller, parameters)
         has_images = any(name in given for name in INPUT_FIELDS)
-        threads = self._store_threads if has_images else self._threads
+        threads = self._uploads if has_images else self._threads
         given = await threads.run(self._inputs.resolve, caller, given)
         name = new_job_id() if name is None else name
         job_id = stored_id(caller.tenant, name)

@@ -21,7 +21,7 @@ from imagefleet.shared.errors import MessageRejected, UnknownJob
 from imagefleet.shared.jobs.dead_letters import DeadLetter
 
 router: Final = APIRouter(prefix="/v1/fleet/dead-letters", tags=["Fleet"])
-_ALL_S: Final = 10.0
+_ALL_S: Final = 5.0
 """One request redrives letters for so long."""
 _MAX_NOTES: Final = 100
 
@@ -38,7 +38,7 @@ async def list_dead_letters(
 
 @router.post("/redrive", responses=ALL_REDRIVEN)
 async def redrive_all(request: Request, caller: Operator) -> dict[str, Any]:
-    """Redrive all dead letters, as many as ten seconds allow."""
+    """Redrive all dead letters, as many as five seconds allow."""
     gateway = gateway_of(request)
     return await gateway.threads.run(_redrive_all, gateway.client.connection)
 

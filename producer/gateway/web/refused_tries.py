@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from imagefleet.producer.gateway.access.wrong_keys import CODE
 from imagefleet.producer.gateway.jobs.repeats import COUNT, Repeats
+from imagefleet.shared.errors import BrokerUnavailable
 
 _REPEATED: Final = frozenset({408, 429})
 """The clients of OpenAI repeat a request after these statuses, and after 500 and more."""
@@ -28,8 +29,10 @@ class NoteRefusedTries:
             return
 
         async def note_and_send(message: Message) -> None:
-            if _may_be_repeated(message.get("status", 0), scope.get("state", {})):
-                await self._repeats.refused(scope["path"], headers)
+            state = scope.get("state", {})
+            if _may_be_repeated(message.get("status", 0), state):
+                is_redis_away = state.get("error") == BrokerUnavailable.code
+                await self._repeats.refused(scope["path"], headers, is_redis_away=is_redis_away)
             await send(message)
 
         await self._app(scope, receive, note_and_send)
