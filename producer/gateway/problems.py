@@ -1,6 +1,7 @@
 """Say with which HTTP status an error is answered. Each dialect writes the body in its own form."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from imagefleet.shared.errors import (
     BrokerUnavailable,
@@ -72,6 +73,21 @@ class Problem(Exception):
 def wrong_field(field: str, value: object, limit: str) -> Problem:
     """Return the problem of a field with a wrong value."""
     return problem_of(InvalidRequest(field, value, limit))
+
+
+def wrong_parameter(
+    error: InvalidRequest, names: Mapping[str, str], fields: Mapping[str, Any]
+) -> Problem:
+    """Return the problem of a wrong parameter of a job, as the request has it.
+
+    Args:
+        names: those of the request, by those of the parameters.
+        fields: those of the request.
+    """
+    name = names.get(error.field)
+    if name is None:
+        return problem_of(error)
+    return wrong_field(name, fields.get(name, error.value), error.limit)
 
 
 def unknown(what: str, name: str) -> Problem:

@@ -6,7 +6,7 @@ A caller that sent `size` reads of `size`, with the width first, and not of `hei
 from collections.abc import Mapping
 from typing import Any, Final
 
-from imagefleet.producer.gateway.problems import Problem, problem_of, wrong_field
+from imagefleet.producer.gateway.problems import Problem, wrong_field, wrong_parameter
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.offers import Offer
 
@@ -31,10 +31,8 @@ def in_openai_names(
     """
     if error.field in (SHAPE, "height", "width") and (size := fields.get("size")) is not None:
         return wrong_field("size", size, _limit_of_size(error, offer))
-    name = _THEIR_NAMES.get(error.field)
-    if name is not None and fields.get(name) is not None:
-        return wrong_field(name, fields[name], error.limit)
-    return problem_of(error)
+    names = {ours: name for ours, name in _THEIR_NAMES.items() if fields.get(name) is not None}
+    return wrong_parameter(error, names, fields)
 
 
 def width_first(shape: str) -> str:

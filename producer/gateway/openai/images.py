@@ -89,7 +89,8 @@ async def _submit(
     except InvalidRequest as error:
         offers = await gateway.threads.run(gateway.client.offers)
         offer = offers.get(str(parameters.get("model") or DEFAULT_MODEL))
-        raise in_openai_names(error, fields, offer) from None
+        sent = {**fields, "mask": images.get("mask_image")}
+        raise in_openai_names(error, sent, offer) from None
     request.state.job = job.name
     held_bytes(request).release()
     answer = ImagesAnswer(

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.jobs.job_ids import stored_id
-from imagefleet.producer.gateway.problems import Problem, wrong_field
+from imagefleet.producer.gateway.problems import Problem, wrong_parameter
 from imagefleet.shared.errors import BrokerUnavailable, ImagefleetError, InvalidRequest
 
 _LATER_S: Final = 5
@@ -31,6 +31,10 @@ class NewPrediction:
     """It is the gateway's, as the caller reaches it, and has no slash at its end."""
     cancel_after_s: int | None
     """None: it is not canceled."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The request has these names for parameters of the job, by ours."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """They are those of the request."""
 
     def job_parameters(self) -> dict[str, Any]:
         """Return the parameters with the time in which the job must start."""
@@ -65,8 +69,8 @@ async def create(gateway: Gateway, caller: Caller, new: NewPrediction) -> None:
         with suppress(BrokerUnavailable):
             if has_deadline and await gateway.jobs.find_each(caller, [new.name]) == [None]:
                 await gateway.threads.run(gateway.deadlines.remove, job_id)  # else it is another's
-        if isinstance(error, InvalidRequest) and error.field == "callback_url":
-            raise wrong_field("webhook", error.value, error.limit) from None
+        if isinstance(error, InvalidRequest):
+            raise wrong_parameter(error, new.names, new.fields) from None
         raise
     if new.cancel_after_s is not None and time.monotonic() - began >= new.cancel_after_s:
         # A gateway may have found the deadline past before there was a job.

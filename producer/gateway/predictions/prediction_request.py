@@ -23,6 +23,7 @@ THEIR_NAMES: Final = {
     "output_format": "format",
 }
 """The parameters of Replicate's models that have other names here."""
+_WEBHOOKS: Final = ("webhook", "webhook_completed")
 _NO_INPUTS: Final = frozenset({"callback_url", "callback_events", "callback_prediction"})
 INPUT_NAMES: Final = tuple(name for name in PARAMETERS if name not in _NO_INPUTS)
 _KNOWN: Final = dict(zip(INPUT_NAMES, INPUT_NAMES, strict=True))
@@ -101,6 +102,19 @@ class PredictionRequest(BaseModel):
                 "model", parameters["model"], f"differs from the {model} of the request"
             )
         return parameters
+
+    def fields(self) -> dict[str, Any]:
+        """Return what errors may quote: the inputs, and the other fields that name something."""
+        return {**self.input, **self.model_dump(include={"version", *_WEBHOOKS})}
+
+    def names(self) -> dict[str, str]:
+        """Return the names that the request has for parameters of the job, by ours."""
+        given = (name for name, value in self.input.items() if value is not None)
+        names = {THEIR_NAMES[name]: name for name in given if name in THEIR_NAMES}
+        if self.version is not None:
+            names["model"] = "version"
+        names["callback_url"] = _WEBHOOKS[0] if self.webhook is not None else _WEBHOOKS[1]
+        return names
 
     def webhook_parameters(self) -> dict[str, Any]:
         """Return the parameters of the job that say where and when it is reported.

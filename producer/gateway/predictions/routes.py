@@ -135,6 +135,8 @@ async def _submit(
         webhook=asked.webhook_parameters(),
         base_url=base_url(request),
         cancel_after_s=cancel_after,
+        names=asked.names(),
+        fields=asked.fields(),
     )
     await create(gateway, caller, new)
     request.state.job = name

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.gateway import Gateway
-from imagefleet.producer.gateway.problems import wrong_field
+from imagefleet.producer.gateway.problems import wrong_parameter
 from imagefleet.producer.gateway.web.bodies import read_json
 from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
 from imagefleet.producer.gateway.web.connected import while_connected
@@ -66,8 +66,7 @@ async def _submit(
     try:
         await gateway.jobs.submit(caller, parameters, name=name)
     except InvalidRequest as error:
-        field = asked.names.get(error.field, error.field)
-        raise wrong_field(field, error.value, error.limit) from None
+        raise wrong_parameter(error, asked.names, asked.echo) from None
     request.state.job = name
     await OpenJobs(gateway, caller).add(name)
     held_bytes(request).release()

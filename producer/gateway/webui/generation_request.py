@@ -26,6 +26,9 @@ _CHANGES_NOTHING: Final = frozenset(
 _SAMPLERS: Final = ("sampler_name", "sampler_index")
 _MODELS: Final = ("sd_model_checkpoint", "model")
 _LAST_LAYER: Final = "clip_stop_at_last_layers"
+_COUNT: Final = "num_images_per_prompt"
+_OF_IMAGES: Final = {"image": "init_images", "mask_image": "mask"}
+_OF_MODELS_AND_LAYERS: Final = {**dict.fromkeys(_MODELS, "model"), "clip_skip": "clip_skip"}
 _SPELLED: Final = {"Schedule type": "scheduler"}
 
 
@@ -52,15 +55,16 @@ class GenerationRequest:
         settings = given.pop("override_settings", None) or {}
         if not isinstance(settings, Mapping):
             raise wrong_field("override_settings", settings, "must be an object")
-        given = _flat(given, settings)
-        if isinstance(prompt := given.get("prompt"), str) and len(prompt) > MAX_PROMPT_CHARACTERS:
+        flat = _flat(given, settings)
+        if isinstance(prompt := flat.get("prompt"), str) and len(prompt) > MAX_PROMPT_CHARACTERS:
             limit = f"must be at most {MAX_PROMPT_CHARACTERS:,} characters"
             raise wrong_field("prompt", prompt, limit)
-        models = [given.pop(name, None) for name in _MODELS]
-        parameters = translated(given, _Refusals())
+        models = [flat.pop(name, None) for name in _MODELS]
+        parameters = translated(flat, _Refusals())
         if model := next(filter(None, models), None):
             parameters["model"] = model
-        return cls(parameters=parameters, names=_names(given), echo=echo, sends_images=sends_images)
+        names = _names({**given, **settings})
+        return cls(parameters=parameters, names=names, echo=echo, sends_images=sends_images)
 
 
 class _Refusals(Notes):
@@ -87,9 +91,20 @@ def _flat(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, An
 
 
 def _names(given: Mapping[str, Any]) -> dict[str, str]:
-    names = {}
-    for name in given:
-        foreign = FOREIGN_NAMES.get(name)
-        for ours in foreign.ours.split(" and ") if foreign is not None else ():
-            names[ours] = name
+    """Return the names of the fields and settings, as they were sent, by the parameters they give.
+    A product has the names of its factors."""
+    names = dict(_OF_IMAGES)
+    for name, value in given.items():
+        ours = _ours(name.lower())
+        if not ours or value is None:
+            continue
+        is_factor = ours == _COUNT and ours in names
+        names[ours] = f"{names[ours]} × {name}" if is_factor else name
     return names
+
+
+def _ours(name: str) -> str:
+    if name in _OF_MODELS_AND_LAYERS:
+        return _OF_MODELS_AND_LAYERS[name]
+    foreign = FOREIGN_NAMES.get(name)
+    return "" if foreign is None else foreign.ours

@@ -105,6 +105,8 @@ def test_a_wrong_input_is_named(their_client: ReplicateClient, producer: Client)
         ({"prompt": "a", "callback_url": "http://a.example/"}, "webhook"),
         ({"prompt": "a", "num_outputs": 2, "num_images_per_prompt": 3}, "num_images_per_prompt"),
         ({"prompt": "a", "seed": -1}, "seed=-1"),
+        ({"prompt": "a", "num_outputs": 0}, "num_outputs=0"),
+        ({"prompt": "a", "output_format": "gif"}, "output_format='gif'"),
         ({"prompt": "a", "model": "other"}, "model='other'"),
         ({}, "prompt"),
     ]

@@ -191,6 +191,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/txt2img", {"prompt": "a <lora:other:1>"}, "loras"),
     ("/txt2img", {"prompt": "a", "model": "other"}, "model"),
     ("/txt2img", {"prompt": "a", "model": 7}, "model"),
+    ("/txt2img", {"prompt": "a", "n_iter": 9, "batch_size": 8}, "n_iter × batch_size"),
+    ("/txt2img", {"prompt": "a", "clip_skip": 99}, "clip_skip"),
     ("/img2img", {"prompt": "a"}, "init_images"),
     ("/options", {"sd_model_checkpoint": "other"}, "sd_model_checkpoint"),
     ("/options", {"CLIP_stop_at_last_layers": 2}, "CLIP_stop_at_last_layers"),
