@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import httpx
+
 from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.redis_client.memory import read_memory
@@ -221,12 +223,34 @@ def _device_odd(fleet: Fleet) -> Steps:
     fleet.caused()
 
 
+def _gateway_without_redis(fleet: Fleet) -> Steps:
+    url = fleet.gateway()
+    yield lambda: _status(f"{url}/readyz") == 200
+    fleet.redis_server.kill()
+    fleet.caused()
+    while True:
+        for path in ("readyz", "v1/models"):
+            assert _status(f"{url}/{path}") == 503
+        yield pause(SCRAPE_S / 2)
+
+
+def _status(url: str) -> int:
+    """Return the status with which a gateway answers; 0 while it does not."""
+    try:
+        return httpx.get(url).status_code
+    except httpx.TransportError:
+        return 0
+
+
 def healthy(fleet: Fleet) -> Steps:
     """Run jobs with callbacks as long as the others run. No alert may fire."""
     worker = fleet.worker(settings={"IMAGEFLEET_LEASE_S": "60"})
     receiver = fleet.stack.enter_context(Receiver())
+    url = fleet.gateway()
     yield worker.ready
+    yield lambda: _status(f"{url}/readyz") == 200
     while True:
+        assert _status(f"{url}/v1/models") == 200
         fleet.client.submit("a job of a healthy fleet", callback_url=receiver.url)
         yield pause(1)
 
@@ -335,6 +359,13 @@ CAUSES: Final = (
         provoke=_redis_hangs,
         redis=(),
         exporter_interval_s=SLOW_SCRAPE_S,
+    ),
+    Cause(
+        name="gateway-without-redis",
+        text="Redis gets kill -9, and a gateway is asked for more",
+        alerts=("ImagefleetGatewayNotReady", "ImagefleetGatewayErrors"),
+        provoke=_gateway_without_redis,
+        redis=(),
     ),
     Cause(
         name="exporter-killed",

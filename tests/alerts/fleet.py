@@ -5,6 +5,7 @@ ends.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,13 @@ from imagefleet.shared.process.child_process import die_with_parent
 from imagefleet.shared.redis_client.connection import connect
 from tests.support.ports import reserved_port
 from tests.support.processes import ROOT
-from tests.support.prometheus import EXPORTER_JOB, WORKER_JOB, PrometheusServer, write_targets
+from tests.support.prometheus import (
+    EXPORTER_JOB,
+    GATEWAY_JOB,
+    WORKER_JOB,
+    PrometheusServer,
+    write_targets,
+)
 from tests.support.redis import TcpServer
 
 SCRAPE_S: Final = 1.0
@@ -37,7 +44,8 @@ class Targets:
     """The processes that Prometheus scrapes, in a file for each job."""
 
     def __init__(self, folder: Path) -> None:
-        self.files = {job: folder / f"{job}.json" for job in (WORKER_JOB, EXPORTER_JOB)}
+        jobs = (WORKER_JOB, EXPORTER_JOB, GATEWAY_JOB)
+        self.files = {job: folder / f"{job}.json" for job in jobs}
         self._targets: dict[tuple[str, int], dict[str, str]] = {}
         self._write()
 
@@ -84,7 +92,7 @@ class Process:
             )
 
     def serves_metrics(self) -> bool:
-        return "metrics and health on" in self._output()
+        return re.search(r"metrics (and health )?on ", self._output()) is not None
 
     def ready(self) -> bool:
         """Whether this worker takes work. Raise AssertionError if it has ended."""
@@ -138,8 +146,8 @@ class Fleet:
         self.prometheus = prometheus
         self._redis_url, self._targets = redis_url, targets
         self._exporter_interval_s = exporter_interval_s
-        self._silent: list[tuple[Process, int]] = []
-        """Workers that do not serve metrics yet, with their ports."""
+        self._silent: list[tuple[Process, str, int]] = []
+        """Workers and gateways that do not serve metrics yet, with their jobs and ports."""
         self._count = 0
 
     def __enter__(self) -> Self:
@@ -191,15 +199,26 @@ class Fleet:
             "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.1",
         }
         worker = self.run("-m", module, **{**defaults, **settings})
-        self._silent.append((worker, port))
+        self._silent.append((worker, WORKER_JOB, port))
         return worker
 
+    def gateway(self) -> str:
+        """Start a gateway, and return its address; see `watch`."""
+        port, metrics = self.reserve_port(), self.reserve_port()
+        gateway = self.run(
+            *("-m", "imagefleet.producer", "serve", "--port", str(port)),
+            IMAGEFLEET_HTTP_METRICS_HOST="127.0.0.1",
+            IMAGEFLEET_HTTP_METRICS_PORT=str(metrics),
+        )
+        self._silent.append((gateway, GATEWAY_JOB, metrics))
+        return f"http://127.0.0.1:{port}"
+
     def watch(self) -> None:
-        """Let Prometheus scrape the workers that have begun to serve metrics."""
-        for worker, port in list(self._silent):
-            if worker.serves_metrics():
-                self._targets.add(WORKER_JOB, port, self.name)
-                self._silent.remove((worker, port))
+        """Let Prometheus scrape the workers and gateways that have begun to serve metrics."""
+        for process, job, port in list(self._silent):
+            if process.serves_metrics():
+                self._targets.add(job, port, self.name)
+                self._silent.remove((process, job, port))
 
     def caused(self) -> None:
         """Note that the cause of the next alerts has happened now."""

@@ -18,6 +18,7 @@ from tests.support.processes import ROOT, until
 WORKER_JOB: Final = "imagefleet-worker"
 """The `job` label of the workers, as in `deploy/prometheus/prometheus.yml`."""
 EXPORTER_JOB: Final = "imagefleet-exporter"
+GATEWAY_JOB: Final = "imagefleet-gateway"
 _START_TIMEOUT_S: Final = 60.0
 _REQUEST_TIMEOUT_S: Final = 30.0
 

@@ -21,8 +21,9 @@ _OF_OTHER_METRICS: Final = {
     *("ImagefleetRedisDown", "ImagefleetExporterMissing", "ImagefleetTargetDown"),
     *("ImagefleetLeasesLost", "ImagefleetWorkerRestarts", "ImagefleetUploadsFail"),
     *("ImagefleetDevicesIdle", "ImagefleetDeviceMemory", "ImagefleetRecompiles"),
+    *("ImagefleetGatewayNotReady", "ImagefleetGatewayErrors"),
 }
-"""These alerts need the metrics of worker processes, or say that there are none."""
+"""These alerts need the metrics of worker or gateway processes, or say that there are none."""
 _SECONDS: Final = {"m": 60, "h": 3_600}
 
 
