@@ -59,7 +59,7 @@ def _states(folder: Path, states: tuple[int, ...]) -> list[jax.Array]:
 
     def run(weights: Params, ids: jax.Array) -> Any:
         encoder: Any = nnx.merge(graph, weights)
-        return encoder(jnp.where(ids < 0, tokenizer.padding_id, ids), ids >= 0)
+        return encoder(ids)
 
     return list(jax.jit(run)(weights, ids))
 

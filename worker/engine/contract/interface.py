@@ -59,11 +59,14 @@ class ImageSpec(Sampling):
     input_latents: InputLatents | None = None
     """Another job has denoised these latents in part. None means that there are none."""
 
-    @property
-    def is_guided(self) -> bool:
-        """Return whether the denoiser also runs on the negative prompt."""
+    def is_guided(self, unguided_scale: float) -> bool:
+        """Return whether the denoiser also runs on the negative prompt.
+
+        `unguided_scale` is that of the model's `ModelInfo`.
+        """
         image_guidance = self.image_guidance_scale
-        return self.guidance_scale > 1 and (image_guidance is None or image_guidance >= 1)
+        is_guided = image_guidance is None or image_guidance >= 1
+        return self.guidance_scale > unguided_scale and is_guided
 
     @property
     def skipped_steps(self) -> int:
@@ -106,6 +109,8 @@ class ModelInfo:
     default_scheduler: str
     default_num_inference_steps: int
     default_guidance_scale: float
+    unguided_scale: float = 1.0
+    """A job whose `guidance_scale` is at most this one has no guidance."""
     max_num_inference_steps: int
     max_clip_skip: int = 0
     """A job may skip at most this many layers of the text encoders. 0 means that diffusers'

@@ -44,6 +44,10 @@ class FamilyModel(Protocol):
         """Return the guidance scale of diffusers' pipeline where a job gives none."""
 
     @property
+    def unguided_scale(self) -> float:
+        """Return the guidance scale up to which a job has no guidance in diffusers' pipeline."""
+
+    @property
     def native_shape(self) -> Shape:
         """Return the shape at which the model was trained.
 
@@ -70,6 +74,10 @@ class FamilyModel(Protocol):
     @property
     def rescales_guidance(self) -> bool:
         """Return whether jobs may have `guidance_rescale`."""
+
+    @property
+    def weighs_prompts(self) -> bool:
+        """Return whether jobs may have `prompt_weighting`."""
 
     @property
     def image_use(self) -> ImageUse:
@@ -161,8 +169,8 @@ class Family(Protocol):
         """Return the folders of networks that its checkpoints may have."""
 
     @property
-    def original_format(self) -> OriginalFormat:
-        """Return the format of its models in one file."""
+    def original_format(self) -> OriginalFormat | None:
+        """Return the format of its models in one file. None: they are read from folders only."""
 
     def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> FamilyModel:
         """Read and check the configs of a checkpoint of this family.

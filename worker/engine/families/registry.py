@@ -47,6 +47,7 @@ def base_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Family, str] | None:
     None: the file is of no known family. `shapes` has the shape of each tensor by its key.
     """
     for family in FAMILIES:
-        if (base := family.original_format.base_model(shapes)) is not None:
+        known = family.original_format
+        if known is not None and (base := known.base_model(shapes)) is not None:
             return family, base
     return None

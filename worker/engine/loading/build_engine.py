@@ -72,6 +72,7 @@ def build_engine(
         default_scheduler=setup.default_scheduler,
         default_num_inference_steps=min(setup.default_steps, max_steps),
         default_guidance_scale=setup.default_guidance,
+        unguided_scale=model.unguided_scale,
         max_num_inference_steps=max_steps,
         max_clip_skip=model.max_clip_skip,
         rescales_guidance=model.rescales_guidance,

@@ -31,6 +31,7 @@ from imagefleet.worker.engine.checkpoint.single_file import (
     is_single_file,
 )
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
+from imagefleet.worker.engine.families.family_protocol import Family
 from imagefleet.worker.engine.families.registry import (
     FAMILIES,
     NETWORKS,
@@ -131,7 +132,7 @@ def open_checkpoint(path: Path) -> CheckpointFiles:
     if not is_single_file(path):
         return CheckpointFiles(path)
     if folder := config_folder(path):
-        return SingleFile(path, folder, family_of(CheckpointFiles(folder)).original_format)
+        return _single_file(path, folder, family_of(CheckpointFiles(folder)))
     found = base_of(TensorFiles([path]).shapes)
     if found is None:
         known = ", or of ".join(family.name for family in FAMILIES)
@@ -140,7 +141,16 @@ def open_checkpoint(path: Path) -> CheckpointFiles:
             "diffusers format, or another file"
         )
     family, base = found
-    return SingleFile(path, _download_configs(path, base), family.original_format)
+    return _single_file(path, _download_configs(path, base), family)
+
+
+def _single_file(path: Path, configs: Path, family: Family) -> SingleFile:
+    if family.original_format is None:
+        raise CheckpointError(
+            f"{path} is one file, but {family.name} is read from folders in diffusers format only; "
+            "give such a folder"
+        )
+    return SingleFile(path, configs, family.original_format)
 
 
 def _download_configs(file: Path, base: str) -> Path:

@@ -53,11 +53,17 @@ class ModelSetup:
 
         Raises:
             CheckpointError: the checkpoint, or a textual inversion, cannot be used.
-            ConfigurationError: the model does not support a shape or the scheduler.
+            ConfigurationError: the model does not support a shape, the scheduler, or weights in
+                prompts.
         """
         files = open_checkpoint(folder)
         model = read_configs(files, safety_checker=options.safety_checker)
         shapes = choose_shapes(shapes, model)
+        if options.prompt_chunks and not model.weighs_prompts:
+            raise ConfigurationError(
+                f"IMAGEFLEET_PROMPT_CHUNKS={options.prompt_chunks}, but this model reads no "
+                "weights in prompts; set it to 0"
+            )
         tokenizer = model.load_tokenizer(files)
         model = model.with_textual_inversions(options.textual_inversions, tokenizer)
         steps, guidance = default_parameters(files, model)

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from flax import nnx
 from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.typing import DTypeLike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,29 @@ def matmul_flops(function: Callable[..., Any], *arguments: Any) -> int:
     Sums, norms and activations are not counted: TPUs compute them on other units.
     """
     return _count(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def network_flops(network: nnx.Module, *inputs: Any) -> int:
+    """Return the FLOPs of a call of a network with abstract inputs. Its weights are bfloat16."""
+    return matmul_flops(*call_of(network, lambda network, *inputs: network(*inputs), *inputs))
+
+
+def call_of(network: nnx.Module, method: Callable[..., Any], *inputs: Any) -> tuple[Any, ...]:
+    """Return a function of a network's weights and inputs, and its abstract arguments."""
+    structure = nnx.graphdef(network)
+    weights = jax.tree.map(
+        lambda weight: abstract_array(*weight.shape), nnx.to_pure_dict(nnx.state(network))
+    )
+
+    def run(weights: Any, *inputs: Any) -> Any:
+        return method(nnx.merge(structure, weights), *inputs)
+
+    return run, weights, *inputs
+
+
+def abstract_array(*shape: int, dtype: DTypeLike = jnp.bfloat16) -> jax.ShapeDtypeStruct:
+    """Return an array that has a shape and a dtype only."""
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
 
 def _count(jaxpr: Jaxpr) -> int:

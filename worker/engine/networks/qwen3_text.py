@@ -1,6 +1,6 @@
 """Define the text encoder Qwen3 (Yang et al. 2025), as the pipelines of transformers read it.
 
-Input: token ids and which of them are padding. Output: hidden states of every token, after the
+Input: token ids. Output: hidden states of every token, after the
 layers that a family reads. Later layers are neither loaded nor computed. This module does not
 tokenize (see `worker.engine.tokenizers.qwen`).
 
@@ -229,18 +229,19 @@ class Qwen3Text(nnx.Module):
             unread.append(rf"layers\.({later})\..+")
         return WeightNames(from_old=((r"^model\.", ""),), unread=re.compile("|".join(unread)))
 
-    def __call__(self, tokens: jax.Array, mask: jax.Array) -> tuple[jax.Array, ...]:
+    def __call__(self, ids: jax.Array) -> tuple[jax.Array, ...]:
         """Encode prompts.
 
         Args:
-            tokens: int32 `[b, n]`.
-            mask: bool `[b, n]`: False for padding.
+            ids: int32 `[b, n]`. A token that pads has the complement of its id, a negative number:
+                nothing attends to it.
 
         Returns:
             The hidden states `[b, n, c]` that `config.states` lists.
         """
-        config, x = self.config, self.embed_tokens(tokens)
-        rotation = _rotation(config, tokens.shape[1])
+        config, mask = self.config, ids >= 0
+        x = self.embed_tokens(jnp.where(mask, ids, ~ids))
+        rotation = _rotation(config, ids.shape[1])
         outputs = {0: x}
         for number, layer in enumerate(self.layers, 1):
             outputs[number] = x = layer(x, rotation, mask)

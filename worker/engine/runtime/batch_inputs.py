@@ -58,6 +58,10 @@ class BatchInputBuilder:
                 inputs.lora_scales[slot, self._lora_number(name)] = scale
         return inputs
 
+    def is_guided(self, spec: ImageSpec) -> bool:
+        """Return whether an image needs a step with guidance."""
+        return spec.is_guided(self.info.unguided_scale)
+
     def init_images(self, specs: Sequence[ImageSpec], shape: Shape) -> InitImages | None:
         """Collect the init images of a batch; None if no slot has one.
 

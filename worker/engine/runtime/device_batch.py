@@ -37,6 +37,7 @@ class DeviceBatch:
         init_latents: InitLatents,
         *,
         specs: Sequence[ImageSpec],
+        guided: bool,
         calls: Sequence[int],
         output_scales: Sequence[float],
         rgb_factors: jax.Array,
@@ -48,12 +49,12 @@ class DeviceBatch:
             inputs: On the devices.
             init_latents: On the devices.
             specs: One for each slot that is not padding.
+            guided: Whether an image needs steps with guidance.
             calls: The number of calls of the denoiser of each spec.
             output_scales: The factor from the last samples of each spec to diffusers' latents.
             rgb_factors: The linear map from latents to RGB for `previews`, `[c + 1, 3]`.
         """
         self._executables = executables
-        guided = any(spec.is_guided for spec in specs)
         self._step = executables.step if guided else executables.unguided_step
         self._weights = weights
         self._specs = specs

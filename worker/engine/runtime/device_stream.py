@@ -107,7 +107,7 @@ class DeviceStream:
     def step(self) -> list[int]:
         assert self._shape is not None, "no slot is running"
         executables = self._executables[self._shape]
-        guided = any(each.spec.is_guided for each in self._running.values())
+        guided = any(self._inputs.is_guided(each.spec) for each in self._running.values())
         program = executables.step if guided else executables.unguided_step
         conditions, state = self._arrays[self._shape]
         with device_errors():

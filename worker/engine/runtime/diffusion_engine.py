@@ -176,12 +176,12 @@ class DiffusionEngine:
         shape: Shape,
     ) -> None:
         """Run each program once, so that no job waits for a first run, and fit the RGB factors."""
-        chart, guided = _colour_spec(shape)
+        chart, guided = _colour_spec(shape, self.info.default_scheduler)
         init_images = copy.split(self._one_image.init_images([guided], shape))
         latents = np.asarray(executables.encode(weights, init_images)[0])[0]
         _require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
         stream.rgb_factors = copy.replicate(fit_rgb_factors(chart, latents))
-        for spec in (guided, replace(guided, guidance_scale=1.0)):
+        for spec in (guided, self._unguided(guided)):
             stream.start(0, spec, shape)
             while not stream.step():
                 pass
@@ -222,6 +222,7 @@ class DiffusionEngine:
                 self._placement.split(inputs),
                 init_latents,
                 specs=specs,
+                guided=any(map(self._input_builder.is_guided, specs)),
                 calls=[int(count) for count in inputs.calls[: len(specs)]],
                 output_scales=[self._tables.of(spec, shape).output_scale for spec in specs],
                 rgb_factors=self._rgb_factors,
@@ -247,9 +248,12 @@ class DiffusionEngine:
             if report and "bytes_limit" in report
         ]
 
+    def _unguided(self, spec: ImageSpec) -> ImageSpec:
+        return replace(spec, guidance_scale=self.info.unguided_scale)
+
     def _run_each_program(self, shape: Shape) -> None:
         """Run each program once, so that no job waits for a first run, and fit the RGB factors."""
-        chart, guided = _colour_spec(shape)
+        chart, guided = _colour_spec(shape, self.info.default_scheduler)
         init_latents = self._executables[shape].encode(
             self._weights, self._placement.split(self._input_builder.init_images([guided], shape))
         )
@@ -257,18 +261,24 @@ class DiffusionEngine:
         _require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
         factors = fit_rgb_factors(chart, latents)
         self._rgb_factors = self._placement.replicate(factors)
-        for spec in (guided, replace(guided, guidance_scale=1.0)):
+        for spec in (guided, self._unguided(guided)):
             running_batch = self.start_batch([spec], shape)
             running_batch.previews()()
             _require_finite(not running_batch.not_finite(), _DENOISING_PARTS, shape)
             running_batch.images()
 
 
-def _colour_spec(shape: Shape) -> tuple[ImageArray, ImageSpec]:
+def _colour_spec(shape: Shape, scheduler: str) -> tuple[ImageArray, ImageSpec]:
     """Return the colour chart, and the spec of one guided step that starts from it."""
     chart = colour_chart(shape)
     init_image = InitImage(pixels=chart, strength=1.0, digest="")
-    spec = ImageSpec(prompt="", num_inference_steps=1, guidance_scale=2.0, init_image=init_image)
+    spec = ImageSpec(
+        prompt="",
+        num_inference_steps=1,
+        guidance_scale=2.0,
+        scheduler=scheduler,
+        init_image=init_image,
+    )
     return chart, spec
 
 

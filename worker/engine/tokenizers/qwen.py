@@ -19,8 +19,6 @@ from imagefleet.worker.engine.tokenizers.bpe_files import TokenizerFiles, Tokeni
 from imagefleet.worker.engine.tokenizers.chat_format import read_chat_format
 from imagefleet.worker.engine.tokenizers.vocabulary import build_tokenizer, require_known_ids
 
-PADDING: Final = -1
-"""It stands for padding in the ids, since the token that pads may also be in a prompt."""
 _END: Final = "<|endoftext|>"
 QWEN: Final = TokenizerKind(
     name="Qwen",
@@ -37,7 +35,8 @@ _WORD_PATTERN: Final = (
 class QwenTokenizer:
     """The Qwen tokenizer converts prompts to the ids of one text encoder.
 
-    A sequence is the tokens of the chat and padding. Tokens beyond `length` are cut off.
+    A sequence is the tokens of the chat and padding. Tokens beyond `length` are cut off. A token
+    that pads has the complement of its id, since the same token may also be in a prompt.
     """
 
     def __init__(self, files: CheckpointFiles, folder: str, *, length: int, thinks: bool) -> None:
@@ -63,8 +62,7 @@ class QwenTokenizer:
         pad = self._tokenizer.token_to_id(read.named_tokens["pad_token"])
         if pad is None:
             raise CheckpointError(f"{folder}: the vocabulary has no token for padding")
-        self.padding_id: Final[int] = pad
-        """The text encoder reads this token in the place of `PADDING`."""
+        self._padding = ~int(pad)
 
     def require_fits(self, encoder: str, positions: int, vocabulary: int) -> None:
         """Check the tokenizer against its text encoder.
@@ -85,8 +83,8 @@ class QwenTokenizer:
         require_known_ids(self._tokenizer, self._folder, encoder, vocabulary)
 
     def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
-        """Return the ids, `[len(prompts), length]`."""
-        ids = np.full((len(prompts), self.length), PADDING, np.int32)
+        """Return the ids, `[len(prompts), length]`. Those of padding are negative."""
+        ids = np.empty((len(prompts), self.length), np.int32)
         for row, prompt in zip(ids, prompts, strict=True):
             self._fill(row, self._tokens(prompt))
         return ids
@@ -116,7 +114,7 @@ class QwenTokenizer:
     def _fill(self, row: NDArray[np.int32], tokens: Sequence[int]) -> None:
         kept = tokens[: self.length]
         row[: len(kept)] = kept
-        row[len(kept) :] = PADDING
+        row[len(kept) :] = self._padding
 
     def _tokens(self, prompt: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(self._chat.wrap(prompt)).ids

@@ -9,11 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
-from imagefleet.worker.engine.checkpoint.checkpoint_files import (
-    FILES_BESIDE,
-    INDEX,
-    CheckpointFiles,
-)
+from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
+from imagefleet.worker.engine.checkpoint.index_parts import refuse_files_beside
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
 from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import (
@@ -69,7 +66,7 @@ class Configs:
         index = PipelineIndex.from_json(files.read_json(INDEX))
         pipeline = index.pipeline
         for name in pipeline.text_encoders:
-            _refuse_files_beside(files, name)
+            refuse_files_beside(files, name)
         configs = cls(
             pipeline=pipeline,
             text_encoders=tuple(
@@ -245,18 +242,9 @@ class Configs:
         return Shape(height=height, width=width)
 
 
-def _refuse_files_beside(files: CheckpointFiles, part: str) -> None:
-    """Raise CheckpointError for a file that transformers would read in the place of another."""
-    for name, reason in FILES_BESIDE.items():
-        if files.read_optional_json(file := f"{part}/{name}") is not None:
-            raise CheckpointError(
-                f"{file}: {reason}; remove the file, or apply it and save the part"
-            )
-
-
 def _safety(files: CheckpointFiles) -> SafetyConfig:
     for part in ("safety_checker", "feature_extractor"):
-        _refuse_files_beside(files, part)
+        refuse_files_beside(files, part)
     return SafetyConfig.from_json(
         files.read_json("safety_checker/config.json"),
         files.read_json("feature_extractor/preprocessor_config.json"),

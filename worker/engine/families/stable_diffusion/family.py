@@ -41,7 +41,7 @@ class StableDiffusionFamily:
     name = "Stable Diffusion 1, 2 or XL"
     pipelines: Sequence[str] = tuple(PIPELINES)
     networks: Sequence[str] = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
-    original_format: OriginalFormat = StableDiffusionFormat()
+    original_format: OriginalFormat | None = StableDiffusionFormat()
 
     def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> StableDiffusion:
         return StableDiffusion(Configs.read(files, safety_checker=safety_checker))

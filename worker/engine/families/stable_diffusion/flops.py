@@ -3,18 +3,23 @@
 Input: configs and a shape. Output: the FLOPs of each stage. Nothing is compiled.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.families.stable_diffusion.unet import PromptContext
-from imagefleet.worker.engine.networks.matmul_flops import ImageFlops, matmul_flops
+from imagefleet.worker.engine.networks.matmul_flops import (
+    ImageFlops,
+    abstract_array,
+    call_of,
+    matmul_flops,
+    network_flops,
+)
 from imagefleet.worker.engine.networks.vae import Vae
 
 
@@ -24,19 +29,19 @@ def image_flops(
     """Count the FLOPs of an image of this shape. `networks` are from `FamilyModel.networks`."""
     factor = configs.vae.downsampling
     latents = (shape.height // factor, shape.width // factor, configs.vae.latent_channels)
-    inputs = _array(configs.guided_rows, *latents[:2], configs.unet.in_channels)
-    timesteps = _array(configs.guided_rows, dtype=jnp.float32)
+    inputs = abstract_array(configs.guided_rows, *latents[:2], configs.unet.in_channels)
+    timesteps = abstract_array(configs.guided_rows, dtype=jnp.float32)
     context = prompt_context(configs, networks, prompt_chunks)
     length = configs.text_encoders[0].max_position_embeddings
-    tokens = _array(2 * prompt_chunks, length, dtype=jnp.int32)
-    text = sum(_flops(networks[name], tokens) for name in configs.pipeline.text_encoders)
-    decode = matmul_flops(*_call(networks["vae"], Vae.decode, _array(1, *latents)))
+    tokens = abstract_array(2 * prompt_chunks, length, dtype=jnp.int32)
+    text = sum(network_flops(networks[name], tokens) for name in configs.pipeline.text_encoders)
+    decode = matmul_flops(*call_of(networks["vae"], Vae.decode, abstract_array(1, *latents)))
     if (safety := networks.get("safety_checker")) is not None:
-        pixels = _array(1, shape.height, shape.width, 3, dtype=jnp.uint8)
-        decode += _flops(safety, pixels)
+        pixels = abstract_array(1, shape.height, shape.width, 3, dtype=jnp.uint8)
+        decode += network_flops(safety, pixels)
     return ImageFlops(
         text=text,
-        step=_flops(networks["unet"], inputs, timesteps, context),
+        step=network_flops(networks["unet"], inputs, timesteps, context),
         decode=decode,
     )
 
@@ -46,33 +51,12 @@ def prompt_context(
 ) -> PromptContext:
     """Return the keys and values of the prompts of one image, as abstract arrays of bfloat16."""
     length = prompt_chunks * configs.text_encoders[0].max_position_embeddings
-    hidden = _array(configs.guided_rows, length, configs.unet.cross_attention_dim)
+    hidden = abstract_array(configs.guided_rows, length, configs.unet.cross_attention_dim)
     text_time = configs.unet.text_time
-    pooled = None if text_time is None else _array(configs.guided_rows, text_time.pooled)
+    pooled = None if text_time is None else abstract_array(configs.guided_rows, text_time.pooled)
 
     def project(network: Any, *inputs: Any) -> Any:
         return network.project_context(*inputs, (0,) * (text_time.time_ids if text_time else 0))
 
-    context: PromptContext = jax.eval_shape(*_call(networks["unet"], project, hidden, pooled))
+    context: PromptContext = jax.eval_shape(*call_of(networks["unet"], project, hidden, pooled))
     return context
-
-
-def _flops(network: nnx.Module, *inputs: Any) -> int:
-    return matmul_flops(*_call(network, lambda network, *inputs: network(*inputs), *inputs))
-
-
-def _call(network: nnx.Module, method: Callable[..., Any], *inputs: Any) -> tuple[Any, ...]:
-    """Return a function of a network's weights and inputs, and its abstract arguments."""
-    structure = nnx.graphdef(network)
-    weights = jax.tree.map(
-        lambda weight: _array(*weight.shape), nnx.to_pure_dict(nnx.state(network))
-    )
-
-    def run(weights: Any, *inputs: Any) -> Any:
-        return method(nnx.merge(structure, weights), *inputs)
-
-    return run, weights, *inputs
-
-
-def _array(*shape: int, dtype: DTypeLike = jnp.bfloat16) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]

@@ -68,6 +68,10 @@ class StableDiffusion:
         return self.configs.pipeline.guidance_scale
 
     @property
+    def unguided_scale(self) -> float:
+        return 1.0
+
+    @property
     def native_shape(self) -> Shape:
         return self.configs.native_shape
 
@@ -90,6 +94,10 @@ class StableDiffusion:
     @property
     def rescales_guidance(self) -> bool:
         return self.configs.rescales_guidance
+
+    @property
+    def weighs_prompts(self) -> bool:
+        return True
 
     @property
     def image_use(self) -> ImageUse:

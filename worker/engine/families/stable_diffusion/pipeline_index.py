@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.default_strengths import NO_STRENGTH, STABLE_DIFFUSION_XL
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, has_part
+from imagefleet.worker.engine.checkpoint.index_parts import require_part
 from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
@@ -179,7 +180,7 @@ class PipelineIndex:
             )
         if name == _IMAGE_TO_IMAGE:
             pipeline = _image_to_image(pipeline, index)
-        require = partial(_require, index)
+        require = partial(require_part, index)
         for folder in pipeline.tokenizers:
             require(folder, "transformers", _TOKENIZERS)
         require("unet", "diffusers", ("UNet2DConditionModel",))
@@ -232,27 +233,6 @@ def _has_field(scheduler_class: str, name: str) -> bool:
     if name == _SKIP_PRK:
         return scheduler_class == "PNDMScheduler"
     return name != _STEPS_OFFSET or scheduler_class != "DPMSolverSinglestepScheduler"
-
-
-def _require(
-    index: Mapping[str, Any], part: str, library: str, classes: tuple[str, ...] = ()
-) -> str:
-    """Return the class of a part that must be there, and be one of `classes` if any."""
-    pipeline = index["_class_name"]
-    if not has_part(index, part):
-        raise CheckpointError(
-            f"{INDEX}: {part} is missing, which a {pipeline} needs; "
-            "save the whole pipeline with diffusers"
-        )
-    entry = index[part]
-    is_pair = isinstance(entry, list) and len(entry) == 2
-    if not is_pair or entry[0] != library or (classes and entry[1] not in classes):
-        supported = " or ".join(classes) or "a scheduler"
-        raise CheckpointError(
-            f"{INDEX}: {part} is {entry!r}; "
-            f"this engine runs {supported} of the library {library!r} in a {pipeline}"
-        )
-    return str(entry[1])
 
 
 def _force_zeros(index: Mapping[str, Any]) -> bool:

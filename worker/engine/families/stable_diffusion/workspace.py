@@ -21,35 +21,12 @@ from imagefleet.worker.engine.kernels.attention_backend import (
     Backend,
     choose_backend,
 )
-from imagefleet.worker.engine.kernels.large_convolution import block_rows, has_kernel
-from imagefleet.worker.engine.kernels.large_convolution_spec import KernelSpec
+from imagefleet.worker.engine.networks.vae_memory import decoder_bytes
 from imagefleet.worker.engine.placement.memory_check import Workload
 
-_DECODER_MAPS: Final = {"cpu": 6.0, "gpu": 6.0, "tpu": 10.5}
-"""The decoder holds this many full-size maps at once, as wide as its first level. On CPU this is
-measured with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB. For TPUs
-docs/tpu.md has what their compiler takes."""
-_DECODER_MAPS_BY_KERNEL: Final = 3.3
-"""It is the number of maps on TPUs whose kernel for large maps computes the last upsampling."""
-_DECODER_FIXED_BYTES: Final = {"cpu": 0, "gpu": 0, "tpu": 250_000_000}
-"""The decoder needs this many bytes whatever the size of the image. On TPUs they are mostly its
-code."""
 _UNET_MAPS: Final = 27
 """The UNet holds this many maps at once besides its scores, skips included. This is measured in the
-same way: 268 MiB for a prompt and its negative prompt."""
-
-
-def _upsamples_by_kernel(configs: Configs, shape: Shape, device_kind: str) -> bool:
-    """Return whether the kernel computes the decoder's last upsampling, the largest one."""
-    channels = configs.vae.block_out_channels[:2][-1]
-    last = KernelSpec(
-        height=shape.height // 2,
-        width=shape.width // 2,
-        channels_in=channels,
-        channels_out=channels,
-        upsamples=True,
-    )
-    return block_rows(device_kind, last, maps=1) is not None
+same way as those of the decoder: 268 MiB for a prompt and its negative prompt."""
 
 
 def _context_bytes(
@@ -68,7 +45,7 @@ def workspace_bytes(
 
     A device decodes one image at a time. A stream does so beside the next steps, so it needs both.
     """
-    decoder = _decoder_bytes(configs, shape, workload)
+    decoder = decoder_bytes(configs.vae, shape.height, shape.width, workload)
     step = _step_bytes(configs, shape, workload)
     context = 0
     if workload.prompt_chunks > 1:
@@ -76,17 +53,6 @@ def workspace_bytes(
         context = more_chunks * _context_bytes(configs, networks, workload.dtype)
     batch = decoder + step if workload.streams else max(decoder, step)
     return batch + workload.per_device_batch * context
-
-
-def _decoder_bytes(configs: Configs, shape: Shape, workload: Workload) -> int:
-    dtype, platform = workload.dtype, workload.platform
-    decoder_map = shape.height * shape.width * configs.vae.block_out_channels[0] * dtype.itemsize
-    by_kernel = has_kernel(workload.device_kind, dtype, workload.model)
-    if by_kernel and _upsamples_by_kernel(configs, shape, workload.device_kind):
-        decoder_maps = _DECODER_MAPS_BY_KERNEL
-    else:
-        decoder_maps = _DECODER_MAPS[platform]
-    return int(decoder_maps * decoder_map) + _DECODER_FIXED_BYTES[platform]
 
 
 def _step_bytes(configs: Configs, shape: Shape, workload: Workload) -> int:
