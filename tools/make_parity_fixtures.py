@@ -10,12 +10,12 @@ The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with
 2022, `newer` with current ones, and `xl`) and a safety checker (`safety`), each with an
 `expected.safetensors`; `edits.safetensors`, `clip_skips.safetensors`,
 `guidance_rescales.safetensors`, `weighted_prompts.safetensors`, `samplers.safetensors`,
-`flow_samplers.safetensors`; the names
-and shapes of the weights of published models; the answers for well-known checkpoints (`known`), and
-for SDXL's base and refiner together (`ensemble.safetensors`); `loras`; textual inversions
-(`inversions`); images with the bundled model's LoRA (`outline`); and the hidden states of a text
-encoder (`qwen3`). The tests that read them need no torch. The stored files were made with torch
-2.13.0, diffusers 0.42.1 and transformers 5.23.0.
+`flow_samplers.safetensors`; the names and shapes of the weights of published models; the answers
+for well-known checkpoints (`known`), and for SDXL's base and refiner together
+(`ensemble.safetensors`); `loras`; textual inversions (`inversions`); images with the bundled
+model's LoRA (`outline`); the hidden states of a text encoder (`qwen3.safetensors`); and the answers
+for flow models (`z_image.safetensors`). The tests that read them need no torch. The stored files
+were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
 import json
@@ -42,6 +42,7 @@ from tools.parity.clip_skip import clip_skips
 from tools.parity.edits import edits
 from tools.parity.flow.qwen_truth import qwen_states
 from tools.parity.flow.schedule_truth import flow_runs
+from tools.parity.flow.z_image_truth import z_image_answers
 from tools.parity.full_size import full_size
 from tools.parity.guidance_rescale import guidance_rescales
 from tools.parity.inversions import write_inversions
@@ -117,6 +118,10 @@ def write_qwen3(target: Path) -> None:
     save_file(qwen_states(), target)
 
 
+def write_z_image(target: Path) -> None:
+    save_file(z_image_answers(), target)
+
+
 def write_full_size(target: Path) -> None:
     target.write_text(json.dumps(full_size(), indent=1) + "\n", encoding="utf-8")
 
@@ -157,6 +162,7 @@ PARTS = {
     "samplers.safetensors": write_samplers,
     "flow_samplers.safetensors": write_flow_samplers,
     "qwen3.safetensors": write_qwen3,
+    "z_image.safetensors": write_z_image,
     "full_size.json": write_full_size,
     "known.safetensors": write_known,
     "ensemble.safetensors": write_ensemble,

@@ -1,4 +1,7 @@
-"""The `strength` of jobs that name none. It is a record; nothing is read or checked here."""
+"""The `strength` of jobs that name none, and the steps that a strength leaves.
+
+Nothing is read or checked here.
+"""
 
 from typing import Final, NamedTuple
 
@@ -11,6 +14,19 @@ class DefaultStrengths(NamedTuple):
     `mask_image`."""
     mask: float | None
     """It holds for jobs with a `mask_image`, too."""
+    rounds_up: bool = False
+    """Whether a step of which the strength leaves a part is run, as diffusers does with flow
+    models."""
+
+    def steps_left(self, steps: int, strength: float) -> int:
+        """Return how many of `steps` are run with a strength, computed as in diffusers."""
+        return steps_left(steps, strength, rounds_up=self.rounds_up)
+
+
+def steps_left(steps: int, strength: float, *, rounds_up: bool) -> int:
+    """Return how many of `steps` are run with a strength. See `DefaultStrengths.rounds_up`."""
+    exact = steps * strength
+    return steps - int(max(steps - exact, 0)) if rounds_up else int(exact)
 
 
 STABLE_DIFFUSION: Final = DefaultStrengths(image=0.8, mask=1.0)

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.model import Measured, Model
+from imagefleet.shared.jobs.parameter import is_false
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.redis_keys import offered_at_key, offers_key
 from imagefleet.shared.redis_client.scripts import load_script
@@ -65,6 +66,8 @@ class Offer(Model):
     mask_strength: Measured | None = None
     """`strength` of jobs with a `mask_image`. None: that of jobs without one, as with workers of
     older releases."""
+    rounds_steps_up: bool = Field(default=False, exclude_if=is_false)
+    """Whether a step of which `strength` leaves a part is run."""
     image_guidance_scale: Measured | None = None
     """None: the model takes none."""
     splits_denoising: bool = False
@@ -78,7 +81,7 @@ class Offer(Model):
     def default_strengths(self) -> DefaultStrengths:
         """Return the `strength` of jobs that name none."""
         mask = self.strength if self.mask_strength is None else self.mask_strength
-        return DefaultStrengths(image=self.strength, mask=mask)
+        return DefaultStrengths(self.strength, mask, self.rounds_steps_up)
 
 
 class OfferRegistry:

@@ -87,7 +87,7 @@ class JobRequest(Model):
     guidance_scale: Annotated[
         Guidance | None,
         Parameter(
-            "0 to 50, by default the model's; there is no guidance up to 1.",
+            "0 to 50, by default the model's; there is no guidance up to 1 (Z-Image: 0).",
             rows_since=1,
             metadata="always",
         ),
@@ -363,10 +363,10 @@ class JobRequest(Model):
 
         With `denoising_start` or `denoising_end` it is an estimate: the model's timesteps decide.
         """
-        share = self.denoised_share(defaults)
-        end = 1.0 if self.denoising_end is None else self.denoising_end
-        if self.denoising_start is None and (end == 1 or int(steps * share) < 1):
-            return int(steps * share)
+        share, end = self.denoised_share(defaults), self.denoising_end or 1.0
+        whole = defaults.steps_left(steps, share)
+        if self.denoising_start is None and (end == 1 or whole < 1):
+            return whole
         return max(1, round(steps * (share - 1 + end)))
 
     @classmethod

@@ -600,9 +600,7 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     "integration/test_worker_process.py": [
         Long(
             "test_chaos.py kills Redis, too",
-            [
-                "test_a_restart_of_redis_loses_no_job_and_counts_no_delivery",
-            ],
+            ["test_a_restart_of_redis_loses_no_job_and_counts_no_delivery"],
         ),
         Long(
             "test_sigterm_requeues_jobs_that_have_not_started_and_loses_none",
@@ -689,6 +687,7 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
             ],
         ),
     ],
+    "integration/test_z_image_worker.py": [Long("test_z_image_engine.py runs it", [EVERY])],
     "integration/test_worker_cli.py": [
         Long(
             "test_a_worker_keeps_the_name_that_its_user_gives",

@@ -260,6 +260,30 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             ],
         ),
     ],
+    "unit/engine/test_z_image.py": [
+        Long(
+            "one of the configs stays, and test_z_image_engine.py has the images in a stream",
+            [
+                "test_images_of_other_configs_are_those_of_diffusers",
+                "test_each_block_computes_the_same_tokens",
+            ],
+            but=[FIRST],
+        ),
+        Long(
+            "test_z_image_engine.py has the images in a stream",
+            [
+                "test_whole_images_are_those_of_diffusers",
+                "test_a_guidance_scale_of_zero_is_no_guidance_beside_a_slot_that_has_one",
+                "test_images_that_start_from_an_image_are_those_of_diffusers",
+            ],
+        ),
+    ],
+    "unit/engine/test_z_image_engine.py": [
+        Long(
+            "the same images in a stream stay",
+            ["test_images_of_a_whole_batch_are_those_of_diffusers"],
+        ),
+    ],
 }
 OTHERS: Final[Mapping[str, Sequence[Long]]] = {
     "tpu/test_compiler.py": [

@@ -9,7 +9,11 @@ import pytest
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
-from imagefleet.shared.jobs.default_strengths import NO_STRENGTH, STABLE_DIFFUSION_XL
+from imagefleet.shared.jobs.default_strengths import (
+    NO_STRENGTH,
+    STABLE_DIFFUSION_XL,
+    DefaultStrengths,
+)
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.redis_keys import offers_key
 from imagefleet.shared.jobs.request import JobRequest
@@ -116,10 +120,21 @@ def test_the_default_strength_depends_on_the_model_and_on_a_mask() -> None:
         assert (plain.denoised_share(defaults), masked.denoised_share(defaults)) == expected
 
 
+def test_a_model_may_run_a_step_of_which_the_strength_leaves_a_part() -> None:
+    """diffusers' pipelines of flow models skip int(9 - 9 x 0.6) = 3 steps, others 9 - int(5.4)."""
+    request = JobRequest(prompt="a", image="a.png", strength=0.6)
+    for rounds_up, steps in ((True, 6), (False, 5)):
+        use = ImageUse(default_strengths=DefaultStrengths(0.6, 1.0, rounds_up))
+        offer = Offer.model_validate_json(_offers(use)["default"].model_dump_json())
+        assert request.denoised_steps(9, offer.default_strengths) == steps
+    hardly = request.model_copy(update={"strength": 0.01})
+    admit(hardly, _offers(ImageUse(default_strengths=DefaultStrengths(0.6, 1.0, rounds_up=True))))
+
+
 def test_an_offer_of_an_older_release_has_one_strength_for_both() -> None:
     offer = _offers(ImageUse(default_strengths=STABLE_DIFFUSION_XL))["default"]
     older = Offer.model_validate_json(offer.model_dump_json(exclude={"mask_strength"}))
-    assert older.default_strengths == (0.3, 0.3)
+    assert older.default_strengths == DefaultStrengths(0.3, 0.3)
     edits = _offers(ImageUse(default_strengths=NO_STRENGTH))["default"]
     assert Offer.model_validate_json(edits.model_dump_json()).default_strengths == NO_STRENGTH
 

@@ -5,18 +5,35 @@ There is no input. The output is configs, parameter counts and digests, as JSON.
 
 import hashlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, UNet2DConditionModel
+from diffusers import AutoencoderKL, UNet2DConditionModel, ZImageTransformer2DModel
 from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
-from transformers import CLIPConfig, CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+from transformers import (
+    CLIPConfig,
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    Qwen3Config,
+    Qwen3Model,
+)
 
+from tools.parity.flow.published import FLOW_MODELS
 from tools.parity.published import PUBLISHED
 
+
+def _text_encoder(**config: Any) -> torch.nn.Module:
+    if config.get("model_type") == "qwen3":
+        return Qwen3Model(Qwen3Config(**config))
+    return CLIPTextModel(CLIPTextConfig(**config))
+
+
 NETWORKS: Mapping[str, Callable[..., torch.nn.Module]] = {
-    "text_encoder": lambda **config: CLIPTextModel(CLIPTextConfig(**config)),
+    "text_encoder": _text_encoder,
     "text_encoder_2": lambda **config: CLIPTextModelWithProjection(CLIPTextConfig(**config)),
     "unet": UNet2DConditionModel,
+    "transformer": ZImageTransformer2DModel,
     "vae": AutoencoderKL,
     "safety_checker": lambda **config: StableDiffusionSafetyChecker(CLIPConfig(**config)),
 }
@@ -27,7 +44,7 @@ def full_size() -> dict[str, dict[str, dict[str, object]]]:
     with torch.device("meta"):
         return {
             model: {name: _describe(name, config) for name, config in networks.items()}
-            for model, networks in PUBLISHED.items()
+            for model, networks in {**PUBLISHED, **FLOW_MODELS}.items()
         }
 
 

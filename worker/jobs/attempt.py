@@ -106,6 +106,7 @@ def offer_of(info: ModelInfo, *, storage_url: str | None = None) -> Offer:
         # Producers before 0.2.0 know `strength` only, also of jobs that must have a mask.
         strength=strengths.mask if "mask_image" in required else strengths.image,
         mask_strength=strengths.mask,
+        rounds_steps_up=strengths.rounds_up,
         image_guidance_scale=info.image_use.default_image_guidance_scale,
         splits_denoising=info.latents is not None,
         storage_url=storage_url,

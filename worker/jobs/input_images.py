@@ -144,6 +144,7 @@ class InputImages:
             pixels=pixels,
             mask_levels=mask_levels,
             strength=request.denoised_share(self._default_strengths),
+            rounds_up=self._default_strengths.rounds_up,
             digest=_digest(pixels.tobytes(), b"" if mask_levels is None else mask_levels.tobytes()),
             image_digest=image_digest,
             mask_image_digest=mask_digest,

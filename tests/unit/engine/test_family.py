@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.default_strengths import DefaultStrengths
 from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     CheckpointFiles,
     read_json,
@@ -115,4 +116,4 @@ def test_the_default_guidance_is_that_of_the_pipeline_in_diffusers(cache_dir: Pa
 def test_the_default_strengths_are_those_of_the_pipelines_in_diffusers(
     pipeline: str, strengths: tuple[float | None, float | None]
 ) -> None:
-    assert PIPELINES[pipeline].image_use.default_strengths == strengths
+    assert PIPELINES[pipeline].image_use.default_strengths == DefaultStrengths(*strengths)

@@ -1,6 +1,6 @@
 """Images that enter and leave a stream between steps equal those of whole batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,6 @@ from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import (
     Engine,
     FinishedImage,
-    ImageArray,
     ImageSpec,
     Shape,
     Stream,
@@ -21,6 +20,7 @@ from imagefleet.worker.engine.loading.load_engine import load_engine
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER
+from tests.unit.engine.stream_runs import run_stream
 
 NATIVE: Final = Shape(height=32, width=32)
 WarmEngine = Callable[[int, int], Engine]
@@ -70,22 +70,6 @@ def _init_image(seed: int) -> InitImage:
     return InitImage(pixels=pixels, strength=0.7, digest=f"sha256:{seed}")
 
 
-def _run(stream: Stream, slots: int, specs: Sequence[ImageSpec]) -> list[ImageArray]:
-    """Run `specs` in order. Each takes the first slot that comes free."""
-    waiting = list(enumerate(specs))
-    running: dict[int, int] = {}
-    finished: dict[int, Callable[[], FinishedImage]] = {}
-    while waiting or running:
-        for slot in range(slots):
-            if slot not in running and waiting:
-                number, spec = waiting.pop(0)
-                stream.start(slot, spec, NATIVE)
-                running[slot] = number
-        for slot in stream.step():
-            finished[running.pop(slot)] = stream.finish(slot)
-    return [finished[number]().pixels for number in range(len(specs))]
-
-
 def test_an_image_of_a_one_slot_stream_is_bit_equal_to_that_of_a_whole_batch(
     two_devices: Opened, warm_engine: WarmEngine
 ) -> None:
@@ -94,7 +78,9 @@ def test_an_image_of_a_one_slot_stream_is_bit_equal_to_that_of_a_whole_batch(
     together = warm_engine(8, 1).start_batch(specs, NATIVE).images()
     before = engine.recompiles  # it counts the programs of this session's other engines, too
     for stream in streams:
-        for spec, alone, image in zip(specs, _run(stream, 1, specs), together, strict=True):
+        for spec, alone, image in zip(
+            specs, run_stream(stream, NATIVE, 1, specs), together, strict=True
+        ):
             # Alone, an image without guidance takes another program, whose rounding differs with
             # the processor.
             allowed = 0 if spec.is_guided(1.0) else 1
@@ -109,9 +95,9 @@ def test_images_that_enter_beside_others_equal_those_of_whole_batches(
     specs = _specs(8)
     together = warm_engine(8, 1).start_batch(specs, NATIVE).images()
     before = engine.recompiles
-    images = np.array(_run(stream, 3, specs))
+    images = np.array(run_stream(stream, NATIVE, 3, specs))
     assert np.abs(images.astype(int) - together).max() <= 1  # as for whole batches of other sizes
-    reversed_images = np.array(_run(stream, 3, specs[::-1])[::-1])
+    reversed_images = np.array(run_stream(stream, NATIVE, 3, specs[::-1])[::-1])
     assert np.abs(reversed_images.astype(int) - together).max() <= 1
     assert engine.recompiles == before
 
@@ -119,7 +105,7 @@ def test_images_that_enter_beside_others_equal_those_of_whole_batches(
 def test_a_dropped_slot_takes_another_image_and_touches_no_neighbour(three_slots: Opened) -> None:
     _, (stream,) = three_slots
     kept, dropped, later = _specs(8)[5:8]
-    expected = [_run(stream, 1, [each])[0] for each in (kept, later)]
+    expected = [run_stream(stream, NATIVE, 1, [each])[0] for each in (kept, later)]
     stream.start(0, kept, NATIVE)
     stream.start(1, dropped, NATIVE)
     for _ in range(3):
@@ -151,7 +137,7 @@ def test_a_stream_reports_the_steps_that_its_devices_have_done(two_devices: Open
 def test_a_stream_refuses_what_it_cannot_start_and_goes_on(two_devices: Opened) -> None:
     _, (stream, _) = two_devices
     spec = _specs(1)[0]
-    expected = _run(stream, 1, [spec])[0]
+    expected = run_stream(stream, NATIVE, 1, [spec])[0]
     stream.start(0, spec, NATIVE)
     with pytest.raises(ValueError, match="slot 0 is not a free one of 1"):
         stream.start(0, spec, NATIVE)
@@ -163,7 +149,7 @@ def test_a_stream_refuses_what_it_cannot_start_and_goes_on(two_devices: Opened) 
     with pytest.raises(ValueError, match="scheduler 'no-such'"):
         stream.start(0, replace(spec, scheduler="no-such"), NATIVE)
     stream.reset()
-    np.testing.assert_array_equal(_run(stream, 1, [spec])[0], expected)
+    np.testing.assert_array_equal(run_stream(stream, NATIVE, 1, [spec])[0], expected)
 
 
 def test_streams_share_the_executables_of_the_first(two_devices: Opened, cache_dir: Path) -> None:

@@ -19,8 +19,11 @@ from imagefleet.worker.engine.checkpoint.config_reader import Json
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
+from imagefleet.worker.engine.families.z_image.transformer import Transformer
+from imagefleet.worker.engine.families.z_image.transformer_config import TransformerConfig
 from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.clip_text import ClipText, ClipTextConfig
+from imagefleet.worker.engine.networks.qwen3_text import Qwen3Config, Qwen3Text
 from imagefleet.worker.engine.networks.safety import SafetyChecker, SafetyConfig
 from imagefleet.worker.engine.networks.vae import Vae, VaeConfig
 from tests.unit.engine.parity import FOLDER, load_in_float32
@@ -194,6 +197,10 @@ def test_a_config_that_does_not_match_the_weights_is_refused(checkpoint: Path) -
 
 
 def _network(name: str, config: Json) -> Any:
+    if config.get("model_type") == "qwen3":
+        return abstract_network(Qwen3Text, Qwen3Config.from_json(config, [-1]))
+    if name == "transformer":
+        return abstract_network(Transformer, TransformerConfig.from_json(config))
     if name.startswith("text_encoder"):
         is_projected = config.get("architectures") == ["CLIPTextModelWithProjection"]
         text = ClipTextConfig.from_json(config, is_projected=is_projected)

@@ -72,7 +72,7 @@ class ImageSpec(Sampling):
     def skipped_steps(self) -> int:
         """Return the number of first steps that the `strength` of an init image leaves out."""
         steps = self.num_inference_steps
-        return 0 if self.init_image is None else steps - int(steps * self.init_image.strength)
+        return 0 if self.init_image is None else self.init_image.skipped_of(steps)
 
     @property
     def steps(self) -> int:

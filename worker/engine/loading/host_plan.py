@@ -16,13 +16,14 @@ from flax import nnx
 
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
-from imagefleet.worker.engine.families.registry import read_configs
+from imagefleet.worker.engine.families.registry import family_of, read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.loading.memory_need import memory_need
 from imagefleet.worker.engine.loading.read_model import (
     choose_dtype,
     choose_shapes,
     default_parameters,
+    require_supported,
 )
 from imagefleet.worker.engine.networks.matmul_flops import ImageFlops
 from imagefleet.worker.engine.options.model_options import ModelOptions
@@ -100,13 +101,14 @@ def plan_host(
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
-        ConfigurationError: the model does not support a shape or dtype.
+        ConfigurationError: the model does not support a shape, dtype or option.
     """
     # The count of FLOPs traces the networks on a CPU. On a TPU host, JAX would take the TPU.
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     files = open_checkpoint(folder)
     options = options or ModelOptions()
     model = read_configs(files, safety_checker=options.safety_checker)
+    require_supported(family_of(files).name, model, options)
     shapes = choose_shapes(shapes, model)
     steps, _ = default_parameters(files, model)
     networks = model.networks()

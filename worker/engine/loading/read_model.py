@@ -17,7 +17,7 @@ from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
-from imagefleet.worker.engine.families.registry import read_configs
+from imagefleet.worker.engine.families.registry import family_of, read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.schedulers import registry
@@ -53,17 +53,13 @@ class ModelSetup:
 
         Raises:
             CheckpointError: the checkpoint, or a textual inversion, cannot be used.
-            ConfigurationError: the model does not support a shape, the scheduler, or weights in
-                prompts.
+            ConfigurationError: the model does not support a shape, the scheduler, or another
+                option.
         """
         files = open_checkpoint(folder)
         model = read_configs(files, safety_checker=options.safety_checker)
         shapes = choose_shapes(shapes, model)
-        if options.prompt_chunks and not model.weighs_prompts:
-            raise ConfigurationError(
-                f"IMAGEFLEET_PROMPT_CHUNKS={options.prompt_chunks}, but this model reads no "
-                "weights in prompts; set it to 0"
-            )
+        require_supported(family_of(files).name, model, options)
         tokenizer = model.load_tokenizer(files)
         model = model.with_textual_inversions(options.textual_inversions, tokenizer)
         steps, guidance = default_parameters(files, model)
@@ -138,6 +134,25 @@ def default_parameters(files: CheckpointFiles, model: FamilyModel) -> tuple[int,
             f"imagefleet.json: guidance_scale={guidance!r} is not a number of 0 or more"
         )
     return steps, float(guidance)
+
+
+def require_supported(family: str, model: FamilyModel, options: ModelOptions) -> None:
+    """Require that the models of a family have what the options ask for.
+
+    Raises:
+        ConfigurationError: they have no LoRA, or no weights in prompts.
+    """
+    for lora in (*options.loras, *options.job_loras):
+        if not model.lora_names.networks:
+            raise ConfigurationError(
+                f"LoRA {lora.name}: models of {family} take none yet; remove it from "
+                "IMAGEFLEET_LORA and IMAGEFLEET_JOB_LORA"
+            )
+    if options.prompt_chunks and not model.weighs_prompts:
+        raise ConfigurationError(
+            f"IMAGEFLEET_PROMPT_CHUNKS={options.prompt_chunks}: models of {family} read no weights "
+            "in prompts; set it to 0"
+        )
 
 
 def choose_shapes(shapes: Sequence[Shape], model: FamilyModel) -> tuple[Shape, ...]:

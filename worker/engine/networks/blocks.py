@@ -215,6 +215,14 @@ class LayerNorm(nnx.Module):
         return ((wide - mean) * factor + self.bias[...]).astype(x.dtype)
 
 
+def normalize(x: jax.Array, epsilon: float) -> jax.Array:
+    """Return `x [..., c]` with mean 0 and variance 1 over its channels, computed in float32."""
+    wide = x.astype(jnp.float32)
+    centred = wide - wide.mean(-1, keepdims=True)
+    variance = jnp.square(centred).mean(-1, keepdims=True)
+    return (centred * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
+
+
 class RmsNorm(nnx.Module):
     """Root mean square normalisation (Zhang & Sennrich 2019), in float32 as in transformers."""
 

@@ -46,6 +46,20 @@ def rotate_halves(x: jax.Array, rotation: Rotation) -> jax.Array:
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
 
 
+def rotate_pairs(x: jax.Array, rotation: Rotation) -> jax.Array:
+    """Rotate pairs of numbers that lie side by side in a head.
+
+    Args:
+        x: `[b, n, h, d]`.
+        rotation: For the tokens.
+    """
+    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
+    first, second = pairs[..., 0], pairs[..., 1]
+    cosines, sines = _for_all_heads(rotation)
+    rotated = [first * cosines - second * sines, second * cosines + first * sines]
+    return jnp.stack(rotated, axis=-1).reshape(x.shape).astype(x.dtype)
+
+
 def _for_all_heads(rotation: Rotation) -> tuple[jax.Array, jax.Array]:
     cosines, sines = (jnp.expand_dims(each, -_AXES_OF_HEADS) for each in rotation)
     return cosines, sines

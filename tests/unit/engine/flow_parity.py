@@ -1,0 +1,107 @@
+"""Load tiny checkpoints of flow models with the results of PyTorch diffusers.
+
+`tools/make_parity_fixtures.py` wrote the results. The weights are drawn by their names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.family_protocol import FamilyModel
+from imagefleet.worker.engine.families.registry import read_configs
+from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.sampling.arrays import InitLatents, Weights
+from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
+from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
+from tests.unit.engine.parity import BEGIN, DECODE, FLOAT32_ON_CPU, STEP, stored_shapes
+from tools.parity.flow.checkpoint import write_weights
+
+MAX_STEPS: Final = 9
+STEP_UNGUIDED: Final = jax.jit(
+    lambda programs, *arguments: programs.step(*arguments, guidance=False), static_argnums=0
+)
+
+
+def write_drawn_weights(folder: Path) -> FamilyModel:
+    """Draw and write the weights that our networks have, for the configs in a folder."""
+    model = read_configs(CheckpointFiles(folder))
+    for name, network in model.networks().items():
+        write_weights(folder, name, stored_shapes(network))
+    return model
+
+
+@dataclass(frozen=True)
+class FlowOracle:
+    """A checkpoint loaded by our engine."""
+
+    files: CheckpointFiles
+    model: FamilyModel
+    programs: DiffusionPrograms
+    weights: Weights
+    shape: Shape
+
+    @classmethod
+    def read(cls, folder: Path, shape: Shape) -> "FlowOracle":
+        files = CheckpointFiles(folder)
+        model = read_configs(files)
+        programs, weights = load_networks(files, model, Placement.of(1), FLOAT32_ON_CPU)
+        return cls(files, model, programs, weights, shape)
+
+    def empty(self, slots: int) -> EmptyBatch:
+        lengths = self.model.load_tokenizer(self.files).lengths
+        return EmptyBatch.of(self.programs, slots, lengths, MAX_STEPS)
+
+    def tokens(self, pairs: Sequence[Sequence[str]]) -> tuple[NDArray[np.int32], ...]:
+        """Return the ids of negative prompts and prompts, `[b, 2, 1, n]` for each encoder."""
+        tokenizer = self.model.load_tokenizer(self.files)
+        encoded = [tokenizer(list(pair)) for pair in pairs]
+        return tuple(
+            np.stack([each[encoder] for each in encoded])[:, :, None]
+            for encoder in range(len(tokenizer.lengths))
+        )
+
+    def images(
+        self,
+        pairs: Sequence[Sequence[str]],
+        table: CoefficientTable,
+        noise: NDArray[np.float32],
+        guidance: float,
+        init_latents: InitLatents | None = None,
+        *,
+        beside_guided: bool = False,
+    ) -> NDArray[np.int_]:
+        """Generate an image of each pair, uint8 values, from torch's noise `[b, c, h, w]`.
+
+        With init latents, they are mixed with the noise as `table` says. `beside_guided` runs the
+        step with guidance, whatever the scale.
+        """
+        slots, start = len(pairs), np.moveaxis(noise, 1, -1)
+        empty = self.empty(slots)
+        inputs = empty.inputs()._replace(
+            tokens=self.tokens(pairs),
+            guidance=np.full(slots, guidance, np.float32),
+            rows=np.stack([table.padded(empty.calls)] * slots),
+            calls=np.full(slots, len(table.rows), np.int32),
+        )
+        latents = empty.init_latents(self.shape) if init_latents is None else init_latents
+        conditions, state = BEGIN(self.programs, self.weights, inputs, latents)
+        conditions = conditions._replace(noise=start)
+        if init_latents is not None:
+            of_image, of_noise = (np.float32(factor) for factor in table.start)
+            start = of_image * np.asarray(init_latents.latents) + of_noise * start
+        state = state._replace(latents=jax.device_put(start, state.latents.sharding))
+        is_guided = beside_guided or guidance > self.model.unguided_scale
+        step = STEP if is_guided else STEP_UNGUIDED
+        for _ in table.rows:
+            state, _ = step(self.programs, self.weights.denoiser, conditions, state)
+        decoded: Any = DECODE(self.programs, self.weights, state)
+        return np.asarray(decoded.images, int)

@@ -1,0 +1,229 @@
+"""Z-Image computes what diffusers computes, from the same weights."""
+
+import json
+from pathlib import Path
+from typing import Any, Final, cast
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.registry import read_configs
+from imagefleet.worker.engine.families.z_image.configs import Configs
+from imagefleet.worker.engine.families.z_image.denoiser import ZImageDenoiser
+from imagefleet.worker.engine.families.z_image.transformer import RefinedText, Transformer
+from imagefleet.worker.engine.networks.rotary import Rotation
+from imagefleet.worker.engine.sampling import programs as diffusion_programs
+from imagefleet.worker.engine.schedulers.registry import step_table
+from tests.unit.engine.flow_parity import FlowOracle, write_drawn_weights
+from tests.unit.engine.parity import FOLDER, worst
+from tools.parity.flow.z_image_case import (
+    GUIDANCES,
+    HEIGHT,
+    MOST_STEPS,
+    NEGATIVES,
+    PROMPTS,
+    STEPS,
+    STRENGTH,
+    STRENGTHS,
+    TIMES,
+    VARIANTS,
+    WIDTH,
+    Variant,
+    write_configs,
+)
+from tools.parity.known.write import init_image, inpaint_mask
+
+ANSWERS: Final = load_file(FOLDER / "z_image.safetensors")
+NOISE: Final = ANSWERS["noise"]
+SHAPE: Final = Shape(height=HEIGHT, width=WIDTH)
+PAIRS: Final = list(zip(NEGATIVES, PROMPTS, strict=True))
+TOLERANCE: Final = 1e-5
+"""Relative tolerance of networks. Measured: blocks 2e-6, the transformer 3e-6."""
+BLOCKS: Final = sorted(key.removesuffix(".in") for key in ANSWERS if key.endswith(".in"))
+
+
+def _load(folder: Path, variant: Variant | None = None) -> FlowOracle:
+    variant = variant or Variant()
+    write_configs(folder, variant)
+    write_drawn_weights(folder)
+    return FlowOracle.read(folder, Shape(height=variant.height, width=variant.width))
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> FlowOracle:
+    return _load(tmp_path_factory.mktemp("z_image"))
+
+
+def _transformer(oracle: FlowOracle) -> Transformer:
+    denoiser = cast(ZImageDenoiser, oracle.programs.denoiser)
+    return cast(Transformer, nnx.merge(denoiser.transformer, oracle.weights.denoiser))
+
+
+def _texts(oracle: FlowOracle) -> RefinedText:
+    """Return the refined texts of both pairs, `[2, 2, …]`."""
+    inputs = oracle.empty(2).inputs()._replace(tokens=oracle.tokens(PAIRS))
+    encode = jax.jit(
+        lambda denoiser, weights, inputs: denoiser.encode_prompts(weights, inputs, HEIGHT, WIDTH),
+        static_argnums=0,
+    )
+    return cast(RefinedText, encode(oracle.programs.denoiser, oracle.weights, inputs))
+
+
+def test_the_transformer_computes_the_same_velocity_for_texts_of_other_lengths(
+    oracle: FlowOracle,
+) -> None:
+    text = _texts(oracle)
+    lengths = np.asarray(text.padded_length)
+    assert lengths[0, 1] < lengths[1, 1]  # the padding of the texts differs
+    prompts = jax.tree.map(lambda each: each[:, 1], text)
+    run = jax.jit(lambda *inputs: _transformer(oracle)(*inputs))
+    output = run(np.moveaxis(NOISE, 1, -1), jnp.array(TIMES), prompts)
+    assert worst(output, np.moveaxis(ANSWERS["output"], 1, -1)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_each_block_computes_the_same_tokens(oracle: FlowOracle, name: str) -> None:
+    kind, number = name.split(".")
+    network = _transformer(oracle)
+    block = getattr(network, kind)[int(number)]
+    x, expected = (ANSWERS[f"{name}.{end}"][None] for end in ("in", "out"))
+    length = jnp.array([len(ANSWERS["context_refiner.0.in"])])
+    text = RefinedText(jnp.zeros((1, int(length[0]), 1)), length)
+    of_text = network._text_rotation(int(length[0]))
+    of_image = network._image_rotation(HEIGHT // 8, WIDTH // 8, text)
+    rotation = {
+        "context_refiner": Rotation(*(each[None] for each in of_text)),
+        "noise_refiner": of_image,
+        "layers": Rotation(
+            *(
+                np.concatenate([image, one[None]], axis=1)
+                for image, one in zip(of_image, of_text, strict=True)
+            )
+        ),
+    }[kind]
+    time = None
+    if kind != "context_refiner":
+        time = network.t_embedder(jnp.array(TIMES[:1]) * 1000, jnp.float32)
+    assert worst(block(x, rotation, None, time), expected) < TOLERANCE
+
+
+def _assert_equal(images: NDArray[np.int_], name: str) -> None:
+    difference = np.abs(images - ANSWERS[name].astype(int))
+    assert difference.max() <= 1
+    assert difference.mean() < 2e-3
+
+
+@pytest.mark.parametrize("guidance", GUIDANCES)
+def test_whole_images_are_those_of_diffusers(oracle: FlowOracle, guidance: float) -> None:
+    table = step_table("euler", oracle.model.noise_schedule(SHAPE), STEPS)
+    images = oracle.images(PAIRS, table, NOISE, guidance)
+    _assert_equal(images, f"image|{guidance}")
+
+
+def test_a_guidance_scale_of_zero_is_no_guidance_beside_a_slot_that_has_one(
+    oracle: FlowOracle,
+) -> None:
+    """The step with guidance then gives both slots what they get alone."""
+    table = step_table("euler", oracle.model.noise_schedule(SHAPE), STEPS)
+    images = oracle.images(PAIRS, table, NOISE, 0.0, beside_guided=True)
+    _assert_equal(images, "image|0.0")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_images_of_other_configs_are_those_of_diffusers(tmp_path: Path, name: str) -> None:
+    variant = VARIANTS[name]
+    oracle = _load(tmp_path, variant)
+    table = step_table("euler", oracle.model.noise_schedule(oracle.shape), variant.steps)
+    pair = (NEGATIVES[1], variant.prompt)
+    _assert_equal(oracle.images([pair], table, variant.noise, variant.guidance), name)
+
+
+def test_the_shift_depends_on_the_size_of_the_image_if_the_file_says_so(tmp_path: Path) -> None:
+    for number, (scheduler, is_equal) in enumerate(
+        (({}, True), ({"use_dynamic_shifting": True}, False))
+    ):
+        folder = tmp_path / str(number)
+        write_configs(folder, Variant(scheduler=scheduler))
+        model = read_configs(CheckpointFiles(folder))
+        small, large = (
+            step_table("euler", model.noise_schedule(Shape(height=32, width=width)), STEPS).rows
+            for width in (32, 64)
+        )
+        assert np.array_equal(small, large) == is_equal
+
+
+@pytest.mark.parametrize("name", ["img2img", "inpaint"])
+def test_a_strength_leaves_out_as_many_steps_as_in_diffusers(oracle: FlowOracle, name: str) -> None:
+    strengths = oracle.model.image_use.default_strengths
+    skipped = [
+        [steps - strengths.steps_left(steps, strength) for steps in range(1, MOST_STEPS + 1)]
+        for strength in STRENGTHS
+    ]
+    np.testing.assert_array_equal(skipped, ANSWERS[f"{name}.skipped"])
+
+
+@pytest.mark.parametrize("name", ["img2img", "inpaint"])
+def test_images_that_start_from_an_image_are_those_of_diffusers(
+    oracle: FlowOracle, name: str
+) -> None:
+    left = oracle.model.image_use.default_strengths.steps_left(STEPS, STRENGTH)
+    table = step_table("euler", oracle.model.noise_schedule(SHAPE), STEPS, STEPS - left)
+    images = oracle.empty(1).init_images(SHAPE)
+    images = images._replace(pixels=init_image(WIDTH)[:HEIGHT][None])
+    if name == "inpaint":
+        mask = inpaint_mask(WIDTH)[:HEIGHT]
+        images = images._replace(inpaint_mask=mask[None, :, :, None] > 0)
+    noise = np.moveaxis(NOISE[:1], 1, -1)
+    with patch.object(diffusion_programs, "normal", lambda *_: jnp.asarray(noise)):
+        init_latents = oracle.programs.encode(oracle.weights, images)
+    made = oracle.images(PAIRS[:1], table, NOISE[:1], GUIDANCES[-1], init_latents)
+    _assert_equal(made, name)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("model_index.json", {"transformer": [None, None]}, "transformer is missing"),
+        ("model_index.json", {"vae": ["diffusers", "AutoencoderTiny"]}, "runs AutoencoderKL"),
+        (
+            "model_index.json",
+            {"text_encoder": ["transformers", "CLIPTextModel"]},
+            "runs Qwen3Model or Qwen3ForCausalLM",
+        ),
+        (
+            "model_index.json",
+            {"scheduler": ["diffusers", "DDIMScheduler"]},
+            "a flow model needs one of FlowMatchEuler",
+        ),
+        ("transformer/config.json", {"dim": 36}, r"axes_dims=\[4, 6, 6\] must be three even"),
+        ("transformer/config.json", {"in_channels": 8}, "latent_channels must be equal but are 8"),
+        (
+            "transformer/config.json",
+            {"cap_feat_dim": 9},
+            "text hidden_size must be equal but are 9",
+        ),
+        ("transformer/config.json", {"all_patch_size": [2, 4]}, r"all_patch_size=\[2, 4\]"),
+        ("transformer/config.json", {"siglip_feat_dim": 8}, "siglip_feat_dim=8"),
+        ("vae/config.json", {"latents_mean": [0.0] * 16, "latents_std": [1.0] * 16}, "not read"),
+        ("text_encoder/adapter_config.json", {}, "would add this adapter"),
+        ("text_encoder/config.json", {"model_type": "qwen2"}, "model_type='qwen2'"),
+    ],
+)
+def test_a_checkpoint_with_other_parts_is_refused(
+    tmp_path: Path, file: str, change: dict[str, Any], message: str
+) -> None:
+    write_configs(tmp_path)
+    path = tmp_path / file
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | change))
+    with pytest.raises(CheckpointError, match=message):
+        Configs.read(CheckpointFiles(tmp_path))

@@ -1,0 +1,161 @@
+"""An engine of Z-Image makes the images of diffusers, in whole batches and in streams."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+from unittest.mock import patch
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from imagefleet.shared.errors import CheckpointError, ConfigurationError
+from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.sampling import programs as diffusion_programs
+from tests.unit.engine.flow_parity import write_drawn_weights
+from tests.unit.engine.parity import FOLDER
+from tests.unit.engine.stream_runs import run_stream
+from tools.parity.flow.z_image_case import (
+    GUIDANCES,
+    HEIGHT,
+    NEGATIVES,
+    PROMPTS,
+    STEPS,
+    STRENGTH,
+    WIDTH,
+    write_configs,
+)
+from tools.parity.known.write import init_image, inpaint_mask
+
+ANSWERS: Final = load_file(FOLDER / "z_image.safetensors")
+SHAPE: Final = Shape(height=HEIGHT, width=WIDTH)
+SLOTS: Final = 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("z_image") / "model"
+    write_configs(folder)
+    write_drawn_weights(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Iterator[DiffusionEngine]:
+    """Every image of this engine begins with the noise that diffusers' images begin with."""
+    noise = jnp.asarray(np.moveaxis(ANSWERS["noise"][:1], 1, -1))
+
+    def normal(keys: jnp.ndarray, _: tuple[int, ...]) -> jnp.ndarray:
+        return jnp.repeat(noise, len(keys), axis=0)
+
+    with patch.object(diffusion_programs, "normal", normal):
+        engine = load_engine(
+            str(folder),
+            devices=1,
+            per_device_batch=SLOTS,
+            shapes=[SHAPE],
+            cache_dir=folder.parent / "cache",
+            max_num_inference_steps=8,
+        )
+        assert isinstance(engine, DiffusionEngine)
+        yield engine
+
+
+def _specs() -> dict[str, ImageSpec]:
+    """Return the images that diffusers made of the first prompt, by the names of the answers."""
+    specs = {
+        f"image|{guidance}": ImageSpec(
+            prompt=PROMPTS[0],
+            negative_prompt=NEGATIVES[0],
+            num_inference_steps=STEPS,
+            guidance_scale=guidance,
+            scheduler="euler",
+        )
+        for guidance in GUIDANCES
+    }
+    for name, mask in (("img2img", None), ("inpaint", inpaint_mask(WIDTH)[:HEIGHT])):
+        start = InitImage(
+            pixels=init_image(WIDTH)[:HEIGHT],
+            mask_levels=mask,
+            strength=STRENGTH,
+            rounds_up=True,
+            digest=name,
+        )
+        specs[name] = ImageSpec(
+            prompt=PROMPTS[0],
+            negative_prompt=NEGATIVES[0],
+            num_inference_steps=STEPS,
+            guidance_scale=GUIDANCES[-1],
+            scheduler="euler",
+            init_image=start,
+        )
+    return specs
+
+
+def _assert_equal(images: Sequence[NDArray[np.uint8]], names: Sequence[str]) -> None:
+    for name, image in zip(names, images, strict=True):
+        difference = np.abs(image.astype(int) - ANSWERS[name][0])
+        assert difference.max() <= 1, name
+
+
+def test_images_that_enter_a_stream_beside_others_are_those_of_diffusers(
+    engine: DiffusionEngine,
+) -> None:
+    (stream,) = engine.open_streams()
+    specs = _specs()
+    _assert_equal(run_stream(stream, SHAPE, SLOTS, list(specs.values())), list(specs))
+    assert engine.recompiles == 0
+
+
+def test_images_of_a_whole_batch_are_those_of_diffusers(engine: DiffusionEngine) -> None:
+    engine.warm()
+    specs = _specs()
+    for names in (list(specs)[:SLOTS], list(specs)[-SLOTS:], list(specs)[:1]):
+        batch = engine.start_batch([specs[name] for name in names], SHAPE)
+        for _ in batch:
+            pass
+        assert batch.previews()().shape[0] == len(names)
+        _assert_equal(list(batch.images()), names)
+    assert engine.recompiles == 0
+    _require_offers(engine)
+
+
+def _require_offers(engine: DiffusionEngine) -> None:
+    """Require the defaults and the parameters that diffusers' pipelines have."""
+    info = engine.info
+    assert (info.default_num_inference_steps, info.default_guidance_scale) == (8, 5.0)
+    assert (info.default_scheduler, info.max_clip_skip, info.latents) == ("euler", 0, None)
+    assert set(info.schedulers) == {"euler", "heun", "dpmsolver++", "unipc", "lcm"}
+    assert info.image_use.default_strengths == (0.6, 1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ModelOptions(loras=(LoraOption(name="style", path="a.safetensors"),)),
+            "LoRA style: models of Z-Image take none yet; remove it from IMAGEFLEET_LORA",
+        ),
+        (
+            ModelOptions(prompt_chunks=2),
+            "IMAGEFLEET_PROMPT_CHUNKS=2: models of Z-Image read no weights in prompts",
+        ),
+        (
+            ModelOptions(textual_inversions=(TextualInversionOption(name="a", path="b"),)),
+            "textual inversion a: Z-Image has none",
+        ),
+    ],
+)
+def test_options_that_the_family_lacks_are_refused(
+    folder: Path, options: ModelOptions, message: str
+) -> None:
+    with pytest.raises((CheckpointError, ConfigurationError), match=message):
+        load_engine(str(folder), shapes=[SHAPE], cache_dir=folder.parent / "c", options=options)

@@ -1,0 +1,38 @@
+"""Write the files of a tiny checkpoint of a flow model, with weights drawn by their names.
+
+Both sides write the same files, so only diffusers' answers are stored. This module needs neither
+torch nor JAX.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import save_file
+
+from tools.parity.flow.qwen_tokenizer import write_tokenizer
+from tools.parity.known.write import Shapes, draw
+
+Json = Mapping[str, Any]
+
+
+def write_files(folder: Path, index: Json, configs: Mapping[str, Json]) -> None:
+    """Write all files of a checkpoint but its weights. `configs` are by folder."""
+    write_tokenizer(folder / "tokenizer")
+    for name, config in configs.items():
+        file = "scheduler_config.json" if name == "scheduler" else "config.json"
+        _write(folder / name / file, config)
+    _write(folder / "model_index.json", index)
+
+
+def write_weights(folder: Path, network: str, shapes: Shapes) -> None:
+    """Draw the weights of a network and write them."""
+    tensors = {key: draw(network, key, shape) for key, shape in shapes.items()}
+    stem = "model" if network == "text_encoder" else "diffusion_pytorch_model"
+    save_file(tensors, folder / network / f"{stem}.safetensors")
+
+
+def _write(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

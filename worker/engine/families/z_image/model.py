@@ -1,0 +1,151 @@
+"""Describe one model of Z-Image by its configs: see `FamilyModel`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+from flax import nnx
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.default_strengths import DefaultStrengths
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames, NoLoraNames
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
+from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.contract.image_use import ImageUse
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
+from imagefleet.worker.engine.families.z_image.configs import (
+    TEXT_ENCODER,
+    TEXT_LENGTH,
+    TOKENIZER,
+    TRANSFORMER,
+    VAE,
+    Configs,
+)
+from imagefleet.worker.engine.families.z_image.denoiser import ZImageDenoiser
+from imagefleet.worker.engine.families.z_image.flops import image_flops
+from imagefleet.worker.engine.families.z_image.transformer import Transformer
+from imagefleet.worker.engine.families.z_image.workspace import workspace_bytes
+from imagefleet.worker.engine.networks.abstract_network import abstract_network
+from imagefleet.worker.engine.networks.latent_scale import LatentScale
+from imagefleet.worker.engine.networks.matmul_flops import ImageFlops
+from imagefleet.worker.engine.networks.qwen3_text import Qwen3Text
+from imagefleet.worker.engine.networks.vae import Vae
+from imagefleet.worker.engine.options.textual_inversion_options import (
+    LoadedInversion,
+    TextualInversionOption,
+)
+from imagefleet.worker.engine.placement.memory_check import Workload
+from imagefleet.worker.engine.sampling.arrays import Weights
+from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
+from imagefleet.worker.engine.schedulers.flow_schedule import FlowSchedule
+from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
+from imagefleet.worker.engine.tokenizers.qwen import QwenTokenizer
+
+_NATIVE_SHAPE: Final = Shape(height=1024, width=1024)
+"""diffusers' pipeline makes images of this size."""
+_IMAGE_USE: Final = ImageUse(
+    default_strengths=DefaultStrengths(image=0.6, mask=1.0, rounds_up=True)
+)
+"""It has the defaults of diffusers' pipelines of Z-Image."""
+_NO_LORA: Final = NoLoraNames()
+
+
+@dataclass(frozen=True)
+class ZImage:
+    """It is one model of the family."""
+
+    configs: Configs
+    default_steps: int = 50
+    default_guidance: float = 5.0
+    unguided_scale: float = 0.0
+    native_shape: Shape = _NATIVE_SHAPE
+    max_clip_skip: int = 0
+    rescales_guidance: bool = False
+    weighs_prompts: bool = False
+    image_use: ImageUse = _IMAGE_USE
+    latent_format: LatentFormat | None = None
+    inversions: tuple[LoadedInversion, ...] = ()
+    lora_names: LoraNames = _NO_LORA
+
+    @property
+    def pixels_per_latent(self) -> int:
+        return self.configs.vae.downsampling
+
+    @property
+    def shape_multiple(self) -> int:
+        return self.configs.shape_multiple
+
+    def noise_schedule(self, shape: Shape) -> FlowSchedule:
+        """Return the schedule, which may be shifted further for larger images."""
+        return self.configs.noise.shifted_for(self.configs.image_tokens(shape))
+
+    def load_tokenizer(self, files: CheckpointFiles) -> PromptTokenizer:
+        tokenizer = QwenTokenizer(files, TOKENIZER, length=TEXT_LENGTH, thinks=True)
+        text = self.configs.text_encoder
+        tokenizer.require_fits(TEXT_ENCODER, text.max_position_embeddings, text.vocab_size)
+        return PromptTokenizer([tokenizer])
+
+    def with_textual_inversions(
+        self, options: Sequence[TextualInversionOption], tokenizer: PromptTokenizer
+    ) -> Self:
+        if options:
+            raise CheckpointError(
+                f"textual inversion {options[0].name}: Z-Image has none; remove it from "
+                "IMAGEFLEET_TEXTUAL_INVERSIONS"
+            )
+        return self
+
+    def networks(self) -> dict[str, nnx.Module]:
+        configs = self.configs
+        return {
+            TEXT_ENCODER: abstract_network(Qwen3Text, configs.text_encoder),
+            TRANSFORMER: abstract_network(Transformer, configs.transformer),
+            VAE: abstract_network(Vae, configs.vae),
+        }
+
+    def open_weights(
+        self, files: CheckpointFiles, keys: Mapping[str, Sequence[str]]
+    ) -> dict[str, TensorFiles]:
+        return files.open_weights(tuple(keys), keys)
+
+    def assemble(
+        self,
+        networks: Mapping[str, nnx.Module],
+        parameters: Mapping[str, Params],
+        dtype: np.dtype[Any],
+    ) -> tuple[DiffusionPrograms, Weights]:
+        configs = self.configs
+        graphs: dict[str, Any] = {name: nnx.graphdef(each) for name, each in networks.items()}
+        programs = DiffusionPrograms(
+            denoiser=ZImageDenoiser(
+                text_encoder=graphs[TEXT_ENCODER],
+                transformer=graphs[TRANSFORMER],
+                dtype=dtype,
+            ),
+            vae=graphs[VAE],
+            safety=None,
+            latent_channels=configs.vae.latent_channels,
+            latent_scale=LatentScale.of(configs.vae),
+            pixels_per_latent=configs.vae.downsampling,
+            dtype=dtype,
+        )
+        weights = Weights(
+            text=(parameters[TEXT_ENCODER],),
+            denoiser=parameters[TRANSFORMER],
+            vae=parameters[VAE],
+            safety=None,
+        )
+        return programs, weights
+
+    def workspace_bytes(
+        self, networks: Mapping[str, nnx.Module], shape: Shape, workload: Workload
+    ) -> int:
+        return workspace_bytes(self.configs, shape, workload)
+
+    def flops(
+        self, networks: Mapping[str, nnx.Module], shape: Shape, prompt_chunks: int = 1
+    ) -> ImageFlops:
+        return image_flops(self.configs, networks, shape)
