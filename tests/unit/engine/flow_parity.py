@@ -17,6 +17,7 @@ from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.sampling.arrays import InitLatents, Weights
 from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
@@ -50,10 +51,12 @@ class FlowOracle:
     shape: Shape
 
     @classmethod
-    def read(cls, folder: Path, shape: Shape) -> "FlowOracle":
+    def read(cls, folder: Path, shape: Shape, options: ModelOptions | None = None) -> "FlowOracle":
         files = CheckpointFiles(folder)
         model = read_configs(files)
-        programs, weights = load_networks(files, model, Placement.of(1), FLOAT32_ON_CPU)
+        programs, weights = load_networks(
+            files, model, Placement.of(1), FLOAT32_ON_CPU, options=options
+        )
         return cls(files, model, programs, weights, shape)
 
     def empty(self, slots: int) -> EmptyBatch:

@@ -1,6 +1,10 @@
-"""An engine of Z-Image makes the images of diffusers, in whole batches and in streams."""
+"""An engine of Z-Image makes the images of diffusers, in whole batches and in streams.
 
-from collections.abc import Iterator, Sequence
+Some have mixtures of LoRA of their own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from unittest.mock import patch
@@ -9,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.contract.init_image import InitImage
@@ -20,7 +24,8 @@ from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.sampling import programs as diffusion_programs
-from tests.unit.engine.flow_parity import write_drawn_weights
+from imagefleet.worker.engine.schedulers.registry import step_table
+from tests.unit.engine.flow_parity import FlowOracle, write_drawn_weights
 from tests.unit.engine.parity import FOLDER
 from tests.unit.engine.stream_runs import run_stream
 from tools.parity.flow.z_image_case import (
@@ -33,6 +38,7 @@ from tools.parity.flow.z_image_case import (
     WIDTH,
     write_configs,
 )
+from tools.parity.flow.z_image_loras import CASES, LAYERS, write_loras
 from tools.parity.known.write import init_image, inpaint_mask
 
 ANSWERS: Final = load_file(FOLDER / "z_image.safetensors")
@@ -45,7 +51,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("z_image") / "model"
     write_configs(folder)
     write_drawn_weights(folder)
+    write_loras(folder.parent)
     return folder
+
+
+def lora_options(folder: Path, scales: Mapping[str, float] | None = None) -> tuple[LoraOption, ...]:
+    """Return the files of these names, with their scales. None: all files."""
+    return tuple(
+        LoraOption(name=name, path=str(folder / f"{name}.safetensors"), scale=scale)
+        for name, scale in (scales or dict.fromkeys(LAYERS, 1.0)).items()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +79,7 @@ def engine(folder: Path) -> Iterator[DiffusionEngine]:
             shapes=[SHAPE],
             cache_dir=folder.parent / "cache",
             max_num_inference_steps=8,
+            options=ModelOptions(job_loras=lora_options(folder.parent)),
         )
         assert isinstance(engine, DiffusionEngine)
         yield engine
@@ -96,6 +112,10 @@ def _specs() -> dict[str, ImageSpec]:
             guidance_scale=GUIDANCES[-1],
             scheduler="euler",
             init_image=start,
+        )
+    for case, scales in CASES.items():
+        specs[f"lora|{case}"] = replace(
+            specs[f"image|{GUIDANCES[-1]}"], loras=tuple(sorted(scales.items()))
         )
     return specs
 
@@ -137,13 +157,37 @@ def _require_offers(engine: DiffusionEngine) -> None:
     assert info.image_use.default_strengths == (0.6, 1.0, True)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_merged_weights_are_those_that_the_lora_of_a_job_stand_for(folder: Path, case: str) -> None:
+    options = lora_options(folder.parent, CASES[case])
+    oracle = FlowOracle.read(folder, SHAPE, ModelOptions(loras=options))
+    table = step_table("euler", oracle.model.noise_schedule(SHAPE), STEPS)
+    pair = (NEGATIVES[0], PROMPTS[0])
+    images = oracle.images([pair], table, ANSWERS["noise"][:1], GUIDANCES[-1])
+    _assert_equal(list(images.astype(np.uint8)), [f"lora|{case}"])
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("transformer.layers.0.attention.to_q.alpha", "has an alpha or names of another format"),
+        ("diffusion_model.layers.0.attention.to_k.lora_A.weight", "names of another format"),
+        ("transformer.layers.0.attention.qkv.lora_A.weight", "1 key fits no weight of this model"),
+    ],
+)
+def test_lora_files_that_diffusers_reads_otherwise_are_refused(
+    folder: Path, tmp_path: Path, key: str, message: str
+) -> None:
+    tensors = load_file(folder.parent / "diffusers.safetensors")
+    save_file({**tensors, key: np.ones((3, 32), np.float32)}, tmp_path / "diffusers.safetensors")
+    options = lora_options(tmp_path, {"diffusers": 1.0})
+    with pytest.raises(CheckpointError, match=message):
+        FlowOracle.read(folder, SHAPE, ModelOptions(loras=options))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ModelOptions(loras=(LoraOption(name="style", path="a.safetensors"),)),
-            "LoRA style: models of Z-Image take none yet; remove it from IMAGEFLEET_LORA",
-        ),
         (
             ModelOptions(prompt_chunks=2),
             "IMAGEFLEET_PROMPT_CHUNKS=2: models of Z-Image read no weights in prompts",

@@ -44,6 +44,7 @@ from tools.parity.flow.z_image_case import (
     Variant,
     write_configs,
 )
+from tools.parity.flow.z_image_loras import CASES, LAYERS, write_loras
 from tools.parity.known.write import init_image, inpaint_mask
 
 _SIZE = (CHANNELS, HEIGHT // DOWNSAMPLING, WIDTH // DOWNSAMPLING)
@@ -82,6 +83,7 @@ def z_image_answers() -> Tensors:
         answers[f"image|{guidance}"] = _image(pipeline, guidance)
     for name, variant in VARIANTS.items():
         answers[name] = _image_of(variant)
+    answers |= _images_with_loras()
     image = Image.fromarray(init_image(WIDTH)[:HEIGHT])
     mask = Image.fromarray(inpaint_mask(WIDTH)[:HEIGHT])
     modules = (vae, pipeline_z_image_img2img, pipeline_z_image_inpaint)
@@ -100,6 +102,25 @@ def z_image_answers() -> Tensors:
             answers[name] = _image(other, GUIDANCES[-1], count=1, **given)
             answers[f"{name}.skipped"] = _skipped(other)
     return {key: tensor.clone().contiguous() for key, tensor in answers.items()}
+
+
+def _images_with_loras() -> Tensors:
+    """Return an image of the first prompt for each case of `z_image_loras`."""
+    answers = {}
+    with tempfile.TemporaryDirectory() as folder:
+        write_loras(Path(folder))
+        for case, scales in CASES.items():
+            pipeline = load_pipeline()
+            for name in scales:
+                file = f"{name}.safetensors"
+                pipeline.load_lora_weights(folder, weight_name=file, adapter_name=name)
+            changed = [key for key in pipeline.transformer.state_dict() if "lora_A" in key]
+            if len(changed) != sum(len(LAYERS[name]) for name in scales):
+                raise ValueError(f"{case}: diffusers read {changed}")
+            pipeline.set_adapters(list(scales), list(scales.values()))
+            first = noise()[:1]
+            answers[f"lora|{case}"] = _image(pipeline, GUIDANCES[-1], count=1, latents=first)
+    return answers
 
 
 def _transformer(pipeline: ZImagePipeline) -> Tensors:

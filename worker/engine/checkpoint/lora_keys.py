@@ -28,24 +28,6 @@ class LoraNames(Protocol):
         means that it does not mix them."""
 
 
-class NoLoraNames:
-    """It is of families whose models take no LoRA."""
-
-    networks: Sequence[str] = ()
-
-    def by_name(self, network: str, keys: Sequence[str]) -> dict[str, str]:
-        """Return that a file has no name for any layer."""
-        return {}
-
-    def spellings(self, network: str, layer: str) -> Sequence[str]:
-        """Return that the patterns of PEFT mean no layer."""
-        return ()
-
-    def mixture(self, keys: Iterable[str]) -> str | None:
-        """Return that no file mixes formats."""
-        return None
-
-
 _PARTS: Final = (
     ("down", r"\.lora_down|\.lora_A(\.default)?|_lora\.down|\.lora(_linear_layer)?\.down"),
     ("up", r"\.lora_up|\.lora_B(\.default)?|_lora\.up|\.lora(_linear_layer)?\.up"),

@@ -140,14 +140,8 @@ def require_supported(family: str, model: FamilyModel, options: ModelOptions) ->
     """Require that the models of a family have what the options ask for.
 
     Raises:
-        ConfigurationError: they have no LoRA, or no weights in prompts.
+        ConfigurationError: they read no weights in prompts.
     """
-    for lora in (*options.loras, *options.job_loras):
-        if not model.lora_names.networks:
-            raise ConfigurationError(
-                f"LoRA {lora.name}: models of {family} take none yet; remove it from "
-                "IMAGEFLEET_LORA and IMAGEFLEET_JOB_LORA"
-            )
     if options.prompt_chunks and not model.weighs_prompts:
         raise ConfigurationError(
             f"IMAGEFLEET_PROMPT_CHUNKS={options.prompt_chunks}: models of {family} read no weights "

@@ -10,7 +10,7 @@ from flax import nnx
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.default_strengths import DefaultStrengths
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames, NoLoraNames
+from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.contract.image_use import ImageUse
@@ -26,6 +26,7 @@ from imagefleet.worker.engine.families.z_image.configs import (
 )
 from imagefleet.worker.engine.families.z_image.denoiser import ZImageDenoiser
 from imagefleet.worker.engine.families.z_image.flops import image_flops
+from imagefleet.worker.engine.families.z_image.lora_names import LORA_NAMES
 from imagefleet.worker.engine.families.z_image.transformer import Transformer
 from imagefleet.worker.engine.families.z_image.workspace import workspace_bytes
 from imagefleet.worker.engine.networks.abstract_network import abstract_network
@@ -50,7 +51,6 @@ _IMAGE_USE: Final = ImageUse(
     default_strengths=DefaultStrengths(image=0.6, mask=1.0, rounds_up=True)
 )
 """It has the defaults of diffusers' pipelines of Z-Image."""
-_NO_LORA: Final = NoLoraNames()
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ZImage:
     image_use: ImageUse = _IMAGE_USE
     latent_format: LatentFormat | None = None
     inversions: tuple[LoadedInversion, ...] = ()
-    lora_names: LoraNames = _NO_LORA
+    lora_names: LoraNames = LORA_NAMES
 
     @property
     def pixels_per_latent(self) -> int:

@@ -1,0 +1,95 @@
+"""LoRA files for the tiny Z-Image, in the formats that diffusers reads. Both sides write them."""
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from tools.parity.flow.z_image_case import Variant
+
+RANK: Final = 3
+_FIRST: Final = (
+    "layers.0.attention.to_q",
+    "layers.0.attention.to_out.0",
+    "layers.1.feed_forward.w2",
+    "noise_refiner.0.attention.to_v",
+    "context_refiner.1.feed_forward.w1",
+)
+_FURTHER: Final = (
+    "layers.0.adaLN_modulation.0",
+    "layers.1.attention.to_k",
+    "context_refiner.0.attention.to_out.0",
+    "noise_refiner.1.feed_forward.w3",
+    "all_x_embedder.2-1",
+    "all_final_layer.2-1.linear",
+    "all_final_layer.2-1.adaLN_modulation.1",
+    "cap_embedder.1",
+    "t_embedder.mlp.0",
+    "t_embedder.mlp.2",
+)
+LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "diffusers": _FIRST,
+    "ai_toolkit": _FURTHER,
+    "kohya": (*_FIRST[:2], *_FURTHER),
+}
+"""By file: the layers that it changes. The second of kohya's has the name of the original
+program."""
+CASES: Final[Mapping[str, Mapping[str, float]]] = {
+    "diffusers": {"diffusers": 1.0},
+    "ai_toolkit": {"ai_toolkit": -0.7},
+    "kohya": {"kohya": 0.8},
+    "two": {"kohya": 0.5, "diffusers": -1.0},
+}
+"""By name: the files of an image with their scales."""
+
+
+def write_loras(folder: Path) -> None:
+    """Write the files, `<name>.safetensors`."""
+    for name, layers in LAYERS.items():
+        tensors: dict[str, NDArray[np.float32]] = {}
+        for layer in layers:
+            key, down, up = _keys(name, layer)
+            out, width = _shape(layer)
+            tensors[f"{key}.{down}.weight"] = _draw(f"{name} {layer} down", (RANK, width))
+            tensors[f"{key}.{up}.weight"] = _draw(f"{name} {layer} up", (out, RANK))
+            if name == "kohya":
+                tensors[f"{key}.alpha"] = np.array(2.0 + len(layer) % 3, np.float32)
+        save_file(tensors, folder / f"{name}.safetensors")
+
+
+def _keys(name: str, layer: str) -> tuple[str, str, str]:
+    """Return the name of a layer in a file, and those of its two factors."""
+    if name == "kohya":
+        layer = layer.replace("layers.0.attention.to_out.0", "layers.0.attention.out")
+        return f"lora_unet_{layer.replace('.', '_')}", "lora_down", "lora_up"
+    prefix = "transformer" if name == "diffusers" else "diffusion_model"
+    return f"{prefix}.{layer}", "lora_A", "lora_B"
+
+
+def _draw(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    values = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
+    return (0.25 * values).astype(np.float32)
+
+
+def _shape(layer: str) -> tuple[int, int]:
+    """Return the outputs and the inputs of a layer."""
+    config: Any = Variant().configs["transformer"]
+    dim, patch = config["dim"], 4 * config["in_channels"]
+    inner = int(dim / 3 * 8)
+    shapes = {
+        "w1": (inner, dim),
+        "w2": (dim, inner),
+        "w3": (inner, dim),
+        "all_x_embedder.2-1": (dim, patch),
+        "all_final_layer.2-1.linear": (patch, dim),
+        "all_final_layer.2-1.adaLN_modulation.1": (dim, dim),
+        "adaLN_modulation.0": (4 * dim, dim),
+        "cap_embedder.1": (dim, config["cap_feat_dim"]),
+        "t_embedder.mlp.0": (1024, 256),
+        "t_embedder.mlp.2": (dim, 1024),
+    }
+    return next((shape for end, shape in shapes.items() if layer.endswith(end)), (dim, dim))
