@@ -185,6 +185,13 @@ def test_lora_files_that_diffusers_reads_otherwise_are_refused(
         FlowOracle.read(folder, SHAPE, ModelOptions(loras=options))
 
 
+def test_a_single_file_is_refused(folder: Path) -> None:
+    file = folder.with_suffix(".safetensors")
+    save_file({"layers.0.attention.qkv.weight": np.ones((3, 32), np.float32)}, file)
+    with pytest.raises(CheckpointError, match="Z-Image is read from folders in diffusers format"):
+        load_engine(str(file), shapes=[SHAPE], cache_dir=folder.parent / "c")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
