@@ -115,6 +115,24 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             ],
         ),
     ],
+    "unit/engine/test_kernel_numerics.py": [
+        Long(
+            "one size of each way to compute attention stays",
+            ["test_attention_is_near_float64_for_scores_of_any_size"],
+            but=[
+                f"test_attention_is_near_float64_for_scores_of_any_size[{case}]"
+                for case in ("40-folded-131-77", "64-flash-256-384", "40-packed-256-77")
+            ],
+        ),
+        Long(
+            "one size of each kernel stays",
+            [
+                "test_the_feed_forward_kernel_is_near_float64",
+                "test_the_convolution_kernel_is_near_float64",
+            ],
+            but=[FIRST],
+        ),
+    ],
     "unit/engine/test_known_checkpoints.py": [
         Long(
             "the three checkpoints of `oracle`, these two, and test_ensemble.py have their parts",

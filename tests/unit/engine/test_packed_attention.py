@@ -58,9 +58,8 @@ def test_the_kernel_is_the_formula(
     q, k, v = (_draw(2, n, channels, seed=n) for n in (queries, keys, keys))
     expected = attention(q, k, v, heads=packing.heads, backend=Backend.FOLDED)
     with pltpu.force_tpu_interpret_mode():
-        result = attend_packed(
-            packing.pack_lanes(q).mT, packing.pack_lanes(k), packing.pack_rows(v).mT, packing
-        )
+        scaled = packing.pack_lanes(q * packing.query_scale).mT
+        result = attend_packed(scaled, packing.pack_lanes(k), packing.pack_rows(v).mT, packing)
     np.testing.assert_allclose(packing.unpack_rows(result.mT), expected, atol=6e-6)
     by_head = result.mT.reshape(2, queries, packing.heads, packing.rows_per_head)
     # Spare rows are finite, because the next product multiplies them with 0.

@@ -60,7 +60,8 @@ def attention(
         value: `[batch, m, heads * d]`.
         heads: Number of heads; must divide the last axis.
         causal: Whether position i sees only positions <= i.
-        mask: bool `[batch, m]`: the keys that count. None: all.
+        mask: bool `[batch, m]`: the keys that count; the others and their values may be NaN.
+            None: all count.
         backend: None: `choose_backend` for the device that the program is for, `target_device`.
 
     Returns:
@@ -113,14 +114,19 @@ def _attend(
 ) -> jax.Array:
     """Attend with folded queries, the first of which is at position `first`.
 
-    `mask` is bool `[b * heads, 1, m]`.
+    `mask` is bool `[b * heads, 1, m]`. What it excludes may be NaN.
     """
-    scores = jnp.einsum("bnd,bmd->bnm", q * q.shape[-1] ** -0.5, k, **_FLOAT32_SUMS)
+    scale = q.shape[-1] ** -0.5
+    if q.dtype == jnp.float32:
+        scores = jnp.einsum("bnd,bmd->bnm", q * scale, k, **_FLOAT32_SUMS)
+    else:  # a scaled query would be rounded once more
+        scores = jnp.einsum("bnd,bmd->bnm", q, k, **_FLOAT32_SUMS) * scale
     if causal:
         positions = first + jnp.arange(q.shape[1])
         scores = jnp.where(positions[:, None] >= jnp.arange(k.shape[1]), scores, -jnp.inf)
     if mask is not None:
         scores = jnp.where(mask, scores, _LEAST_SCORE)
+        v = jnp.where(mask.mT, v, jnp.zeros_like(v))
     # The softmax is divided by its sum after the product with the values. This saves a pass over
     # all scores, which is a sixth of a step of a small UNet on CPU.
     weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))

@@ -3,6 +3,7 @@
 `packed_attention` chooses which layers are packed, and `packed_attention_kernel` computes them.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +39,12 @@ class HeadPacking:
         """Return whether the lanes of the keys are nearly full."""
         fits = self.head_dim < TPU_LANES
         return fits and self.lanes <= _MAX_LANES_PER_CHANNEL * self.heads * self.head_dim
+
+    @property
+    def query_scale(self) -> float:
+        """Return log2(e) / √d. The kernel computes softmax(q kᵀ / √d) of scaled queries by powers
+        of 2."""
+        return math.log2(math.e) / math.sqrt(self.head_dim)
 
     @property
     def heads_per_tile(self) -> int:

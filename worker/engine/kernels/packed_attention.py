@@ -6,8 +6,7 @@ attended values, packed like the values. Layers and weights are the same as for 
 A TPU's registers have 128 columns, *lanes*. Pallas' kernel takes one head after another, so heads
 of 40 channels are copied into registers of their own before it, and back after it. Here the
 projections write three heads of 40 into each 128 lanes of the keys and 128 rows of the queries,
-and each head of the values into rows of its own. `packed_attention_kernel` reads them there. With
-LoRA of jobs, the heads are moved after the projection.
+and each head of the values into rows of its own. `packed_attention_kernel` reads them there.
 docs/tpu.md has the estimates of the TPU compiler. No TPU has run it.
 """
 
@@ -66,10 +65,10 @@ def find_packing(x: jax.Array, *, keys: int, heads: int) -> HeadPacking | None:
 
 
 def attend_packed(q: jax.Array, k: jax.Array, v: jax.Array, packing: HeadPacking) -> jax.Array:
-    """Compute softmax(q kᵀ / √d) v per head, with the images that each device has.
+    """Compute softmax(ln 2 · q kᵀ) v per head, with the images that each device has.
 
     Args:
-        q: `[batch, lanes, n]`: the queries by `pack_lanes`, transposed.
+        q: `[batch, lanes, n]`: the queries by `pack_lanes`, transposed, times `query_scale`.
         k: `[batch, m, lanes]`: the keys by `pack_lanes`.
         v: `[batch, rows, m]`: the values by `pack_rows`, transposed.
         packing: Of the heads.

@@ -16,7 +16,9 @@ Both products have the queries in the columns, so that the maximum of a softmax 
   about half of the time. The values of the spare rows are 1, so that the product also adds up the
   softmax.
 
-The exponentials are powers of 2, since the queries are scaled by log2(e).
+The exponentials are powers of 2, since the queries are scaled by log2(e). Whoever makes the queries
+scales them in float32: to scale them here would round them to bfloat16 a second time, which makes
+large scores wrong by more than all other roundings together.
 """
 
 from collections.abc import Iterator
@@ -183,11 +185,11 @@ class _Tile(NamedTuple):
                 yield head, slice(start, start + self.chunk)
 
     def _query(self, head: int) -> jax.Array:
-        scaled = self.q[0].astype(jnp.float32) * (self.packing.head_dim**-0.5 * np.log2(np.e))
-        row = jax.lax.broadcasted_iota(jnp.int32, scaled.shape, 0)
+        query = self.q[0].astype(jnp.float32)
+        row = jax.lax.broadcasted_iota(jnp.int32, query.shape, 0)
         first = head * self.packing.head_dim
         is_own = (row >= first) & (row < first + self.packing.head_dim)
-        return jnp.where(is_own, scaled, 0.0).astype(self.operands)
+        return jnp.where(is_own, query, 0.0).astype(self.operands)
 
     def _scores(self, queries: list[jax.Array], head: int, keys: slice) -> jax.Array:
         """Return `[keys, queries]`."""

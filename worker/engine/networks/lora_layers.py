@@ -40,11 +40,15 @@ class LoraLayer(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `x [slots * n, …, in]` to `[slots * n, …, out]`. A slot has n adjacent rows."""
-        scales = jnp.repeat(self.scales, len(x) // len(self.scales), axis=0)
-        scales = scales.reshape(len(x), *[1] * (x.ndim - 2), -1)
-        hidden = self._project_down(x) * scales
-        added: jax.Array = hidden.astype(x.dtype) @ self.factors.up
+        added: jax.Array = self.scale_columns(self._project_down(x)) @ self.factors.up
         return self.layer(x) + added
+
+    def scale_columns(self, hidden: jax.Array) -> jax.Array:
+        """Scale each column of `hidden [slots * n, …, columns]`, what `down` makes, as the slot
+        wants it."""
+        scales = jnp.repeat(self.scales, len(hidden) // len(self.scales), axis=0)
+        scales = scales.reshape(len(hidden), *[1] * (hidden.ndim - 2), -1)
+        return (hidden * scales).astype(hidden.dtype)
 
     def _project_down(self, x: jax.Array) -> jax.Array:
         layer, down = self.layer, self.factors.down
@@ -54,6 +58,13 @@ class LoraLayer(nnx.Module):
         strides, padding = cast(int, layer.strides), cast(Sequence[tuple[int, int]], layer.padding)
         axes = ("NHWC", "HWIO", "NHWC")
         return convolve(x, down, (strides, strides), padding, dimension_numbers=axes)
+
+
+def split_layer(layer: Any) -> tuple[nnx.Linear, LoraLayer | None]:
+    """Return a linear layer without LoRA, and the layer with LoRA if it has any."""
+    if isinstance(layer, LoraLayer):
+        return cast(nnx.Linear, layer.layer), layer
+    return cast(nnx.Linear, layer), None
 
 
 def merge_network(

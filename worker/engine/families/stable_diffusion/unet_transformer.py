@@ -26,6 +26,7 @@ from imagefleet.worker.engine.networks.blocks import (
     gelu_by_tanh,
     linear,
 )
+from imagefleet.worker.engine.networks.lora_layers import split_layer
 
 
 class ContextKV(NamedTuple):
@@ -74,30 +75,50 @@ class Attention(nnx.Module):
     def _attend_packed(
         self, x: jax.Array, keys: jax.Array, values: jax.Array, packing: HeadPacking
     ) -> jax.Array:
-        queries = _project(self.to_q, x, packing.pack_lanes, "brn")
-        attended = attend_packed(queries, keys, values, packing)
-        if not isinstance(self.to_out, nnx.Linear):
-            return self.to_out(packing.unpack_rows(attended.mT))  # with LoRA of jobs
-        to_out = packing.pack_rows(self.to_out.kernel[...].T)
-        result = jnp.einsum("brn,cr->bnc", attended, to_out)
-        assert self.to_out.bias is not None
-        return result + self.to_out.bias[...]
+        queries = _project(self.to_q, x, packing.pack_lanes, "brn", scale=packing.query_scale)
+        return _project_out(self.to_out, attend_packed(queries, keys, values, packing), packing)
 
 
 def _project(
-    layer: Layer, x: jax.Array, pack: Callable[[jax.Array], jax.Array], order: str
+    layer: Layer,
+    x: jax.Array,
+    pack: Callable[[jax.Array], jax.Array],
+    order: str,
+    *,
+    scale: float = 1.0,
 ) -> jax.Array:
-    """Project `x [b, n, c]` to packed heads.
+    """Project `x [b, n, c]` to packed heads, and multiply with `scale` before the rounding.
 
     Args:
         layer: Without a bias.
         pack: Puts the last axis, `heads * head_dim`, into the rows or lanes of the kernel.
         order: Of the axes of the result, `bnr` or `brn`.
     """
-    if isinstance(layer, nnx.Linear):
-        return jnp.einsum(f"bnc,cr->{order}", x, pack(layer.kernel[...]))
-    packed = pack(layer(x))  # with LoRA of jobs
-    return packed if order == "bnr" else packed.mT
+    plain, lora = split_layer(layer)
+    result = _multiply(f"bnc,cr->{order}", x, pack(plain.kernel[...]))
+    if lora is not None:
+        hidden = lora.scale_columns(x @ lora.factors.down)
+        result += _multiply(f"bnk,kr->{order}", hidden, pack(lora.factors.up))
+    return (result * scale).astype(x.dtype)
+
+
+def _project_out(layer: Layer, attended: jax.Array, packing: HeadPacking) -> jax.Array:
+    """Project the rows of the kernel, `[b, r, n]`, to `[b, n, c]`."""
+
+    def multiply(matrix: jax.Array) -> jax.Array:
+        return _multiply("brn,cr->bnc", attended, packing.pack_rows(matrix.T))
+
+    plain, lora = split_layer(layer)
+    result = multiply(plain.kernel[...])
+    if lora is not None:
+        hidden = lora.scale_columns(multiply(lora.factors.down).astype(attended.dtype))
+        result += _multiply("bnk,kc->bnc", hidden, lora.factors.up)
+    assert plain.bias is not None
+    return (result + plain.bias[...]).astype(attended.dtype)
+
+
+def _multiply(axes: str, x: jax.Array, matrix: jax.Array) -> jax.Array:
+    return jnp.einsum(axes, x, matrix, preferred_element_type=jnp.float32)
 
 
 class FeedForward(nnx.Module):
