@@ -3,14 +3,14 @@
 import pytest
 
 from imagefleet.worker.engine.placement.tpu_hosts import GENERATIONS
-from tools.tpu.estimate import (
+from tools.tpu.estimate import all_kernel_cycles, program_cycles
+from tools.tpu.kernel_cycles import (
     FEED_FORWARD_FACTOR,
     FEED_FORWARD_NORM_CYCLES,
     PACKED_CYCLES,
     SOFTMAX_CYCLES,
     STAGING_CYCLES,
     kernel_cycles,
-    program_cycles,
 )
 
 LOOPS = """
@@ -46,7 +46,8 @@ ENTRY %main.6 (x: f32[8]) -> f32[8] {
 KERNEL = (
     '%k = bf16[2,8,4096,40]{3,2,1,0} custom-call(%q, %k, %v), custom_call_target="tpu_custom_call",'
     " operand_layout_constraints={bf16[2,8,4096,40]{3,2,1,0}, bf16[2,8,1024,40]{3,2,1,0}, "
-    "bf16[2,8,1024,40]{3,2,1,0}}, metadata={}"
+    "bf16[2,8,1024,40]{3,2,1,0}}, frontend_attributes={kernel_metadata={}}, "
+    'metadata={op_name="jit(f)/shard_map/jit(flash_attention)/pallas_call"}'
 )
 
 CONVOLUTION = (
@@ -66,8 +67,74 @@ PACKED = (
 )
 
 
+XLA_SOFTMAX = (
+    "%online-softmax = bf16[16,4096,40]{2,1,0} custom-call(%scores, %v), "
+    'custom_call_target="tpu_custom_call", operand_layout_constraints={bf16[16,4096,4096]{2,1,0}, '
+    'bf16[16,4096,40]{2,1,0}}, frontend_attributes={tiling="1024,1024"}, '
+    'metadata={op_name="online-softmax"}'
+)
+
+
 def test_the_cycles_of_a_loop_count_once_for_each_trip() -> None:
     assert program_cycles(LOOPS) == 1000 + 4 * (100 + 3 * 10)
+
+
+def test_a_kernel_in_a_loop_counts_once_for_each_trip() -> None:
+    v5e = GENERATIONS["v5e"]
+    kernels = LOOPS.replace("  %a =", f"  {KERNEL}\n  %a =").replace(
+        "  %c =", f"  {KERNEL}\n  %c ="
+    )
+    [once] = kernel_cycles(KERNEL, v5e)
+    assert once is not None
+    assert list(all_kernel_cycles(kernels, v5e)) == [pytest.approx(n * once) for n in (1, 4 * 3)]
+
+
+def test_a_softmax_of_xla_takes_the_bundles_of_its_schedule() -> None:
+    """One grid step is 1,024 queries and keys. It has 5,193 bundles on v5e, 2,584 on v6e and 5,188
+    on each of the two cores of v5p, beside the loop's own."""
+    for kind, bundles in (("v5e", 5193), ("v6e", 2584), ("v5p", 5188 / 2)):
+        [cycles] = kernel_cycles(XLA_SOFTMAX, GENERATIONS[kind])
+        assert cycles == pytest.approx(16 * 4 * 4 * bundles, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        XLA_SOFTMAX.replace("online-softmax", "another-kernel"),
+        XLA_SOFTMAX.replace(', metadata={op_name="online-softmax"}', ""),
+        PACKED.replace("packed_attention_8x40", "another"),
+        XLA_SOFTMAX.replace("bf16[16,4096,4096]{2,1,0}", "s32[]").replace("softmax", "sort"),
+    ],
+)
+def test_a_kernel_that_nobody_has_counted_is_none_and_no_error(text: str) -> None:
+    uncounted, counted = all_kernel_cycles(f"{text}\n{KERNEL}", GENERATIONS["v5e"])
+    assert (uncounted, counted) == (None, *kernel_cycles(KERNEL, GENERATIONS["v5e"]))
+
+
+def test_odd_numbers_of_keys_are_counted() -> None:
+    one, odd, many = (PACKED.replace("1024", keys) for keys in ("1024", "1000", "10000"))
+    for kind in GENERATIONS:
+        cycles = [*kernel_cycles(f"{odd}\n{one}\n{many}", GENERATIONS[kind])]
+        assert None not in cycles
+        assert cycles == sorted(cycles, key=lambda count: count or 0)
+
+
+@pytest.mark.parametrize("kind", GENERATIONS)
+@pytest.mark.parametrize(("heads", "head_dim", "rows"), [(9, 40, 48), (10, 64, 80)])
+def test_packed_heads_take_no_less_than_the_matrix_unit(
+    kind: str, heads: int, head_dim: int, rows: int
+) -> None:
+    """The scores are products over 128 lanes, and the attended values have rows for the sums."""
+    v, per_tile = GENERATIONS[kind], 128 // head_dim
+    lanes = heads // per_tile * 128
+    text = PACKED.replace("8x40", f"{heads}x{head_dim}").replace("384", str(lanes))
+    side = 256 if kind == "v6e" else 128
+    for keys in (1024, 4096):
+        products = 2 * 2 * heads * 4096 * keys * (side + rows) / v.flops_per_cycle
+        # A unit of v6e takes the 128 lanes as 256.
+        [cycles] = kernel_cycles(text.replace("1024", str(keys)), v)
+        assert cycles is not None
+        assert cycles >= products
 
 
 def test_a_kernel_takes_its_products_with_the_head_padded_and_its_softmax() -> None:
@@ -109,6 +176,8 @@ def test_a_convolution_stages_the_lanes_that_its_channels_take() -> None:
     narrow = CONVOLUTION.replace("64,64,512]", "64,64,320]")
     [wide_cycles], [narrow_cycles] = ([*kernel_cycles(text, v5e)] for text in (CONVOLUTION, narrow))
     saved = 64 * 64 * (512 - 384) * 10 / 8 * STAGING_CYCLES["v5e"]
+    assert wide_cycles is not None
+    assert narrow_cycles is not None
     assert wide_cycles - narrow_cycles == pytest.approx(saved)
 
 
