@@ -33,9 +33,9 @@ class Estimate:
     cycles: float
     """The compiler's estimate, without kernels."""
     kernel_cycles: float
-    """By the schedules of the kernels."""
+    """It follows from the schedules of the kernels."""
     uncounted_kernels: int
-    """Kernels whose cycles nobody has counted. They are missing in the estimated time."""
+    """It is the number of kernels whose cycles nobody has counted. The time does not have them."""
     collectives: int
 
     @property

@@ -59,9 +59,9 @@ class Schedule:
     """What a kernel with a softmax takes, products included."""
 
     score_cycles: float
-    """For each score."""
+    """Each score takes these."""
     query_cycles: float
-    """For each query and head of a block of keys: what begins and ends the block."""
+    """Each query of a head takes these for each block of keys, which begins and ends."""
 
     def cycles(self, *, queries: int, keys: int, max_keys: int) -> float:
         """Return the cycles for all queries of all heads.
@@ -85,15 +85,15 @@ PACKED_CYCLES: Final[Mapping[str, tuple[Schedule, Schedule]]] = {
     "v5p": (Schedule(0.00179, 0.052), Schedule(0.00177, 0.086)),
     "v6e": (Schedule(0.00186, 0.183), Schedule(0.00185, 0.233)),
 }
-"""By generation: our kernel for packed heads, of 40 channels and of wider heads. They are fitted to
-77 keys and to the largest block."""
+"""By generation, it has the kernel for packed heads, of 40 channels and of wider heads. They are
+fitted to 77 keys and to the largest block."""
 XLA_SOFTMAX_CYCLES: Final[Mapping[str, Schedule]] = {
     "v5e": Schedule(0.0029, 2.07),
     "v5p": Schedule(0.0013, 1.21),
     "v6e": Schedule(0.00085, 1.68),
 }
-"""By generation: XLA's own kernel for a softmax, without the product that makes the scores. They
-are fitted to blocks of 256 and 1,024 keys. XLA makes no such kernel for the others."""
+"""By generation, it has XLA's own kernel for a softmax, without the product that makes the scores.
+They are fitted to blocks of 256 and 1,024 keys. XLA makes no such kernel for the others."""
 _XLA_MAX_KEYS: Final = 1024
 
 STAGING_CYCLES: Final[Mapping[str, float]] = {

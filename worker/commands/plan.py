@@ -36,8 +36,9 @@ def plan(topology: str, as_json: bool, **flags: Any) -> None:
     """Print which meshes and batches of a model fit a TPU host, and how fast it may be.
 
     Neither a TPU nor weights are needed: only the configs of the model are read, and downloaded if
-    it is a Hub id. Memory is computed as by the worker before it loads a model. Times are rough
-    estimates. docs/tpu.md explains both.
+    it is a Hub id. Memory is computed as by the worker before it loads a model. Times are
+    estimates, and only for whole copies of Stable Diffusion in bfloat16 on v5e. docs/tpu.md
+    explains both.
 
     \b
     Exit codes:
@@ -102,29 +103,31 @@ def _table(planned: "HostPlan") -> Iterator[str]:
             f"{_rounded(batch.need.workspace / _GIB):>13} "
             f"{share:>9.0%} {'yes' if batch.fits else 'no':>4}"
             + "".join(
-                f"  {_rounded(1e3 * batch.step_seconds[shape]):>17}" for shape in planned.shapes
+                f"  {_milliseconds(batch.step_seconds[shape]):>17}" for shape in planned.shapes
             )
         )
 
 
 def _notes(planned: "HostPlan") -> Sequence[str]:
-    from imagefleet.worker.engine.loading.host_plan import DECODE_SHARE, STEP_SHARE
-
     rates = (
         f"{shape}: about {_rounded(rate)} images a second on the host with "
-        f"{counted(planned.steps, 'step')}"
+        f"{counted(planned.steps, 'step')}, one image a device at a time"
         for shape, rate in planned.images_per_second.items()
+        if rate is not None
     )
     return (
         *rates,
         "",
-        "Memory is that of the worker's memory check. Times are estimates that no",
-        "TPU has confirmed: the FLOPs of the model, at the share of the peak that the TPU compiler",
-        f"estimates for Stable Diffusion 1.4 on v5e, {STEP_SHARE:.0%} in a step and "
-        f"{DECODE_SHARE:.0%} in the decoder (docs/tpu.md).",
-        "They leave out what the devices of one copy exchange if model is above 1. Small",
-        "models and small images reach a much smaller share.",
+        "Memory is that of the worker's memory check. Times are estimates that no TPU has",
+        "confirmed: they follow those of the TPU compiler for Stable Diffusion in bfloat16 on v5e,",
+        "with whole copies of the weights. A line (-) stands where nothing like it was compiled:",
+        "if model is above 1, on other TPUs, in float32, and for smaller or larger steps.",
+        "`make tpu` in the source compiles programs and prints their times (docs/tpu.md).",
     )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else _rounded(1e3 * seconds)
 
 
 def _rounded(number: float) -> str:

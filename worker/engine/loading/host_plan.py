@@ -1,8 +1,8 @@
 """Plan a model for a TPU host that is not here: which meshes and batches fit, and how fast.
 
 Input: a checkpoint's configs and a host. Output: for each mesh and size of a batch the memory that
-a device needs, by the account of the worker's memory check, and an estimated time. It reads no
-weights and needs no TPU.
+a device needs, by the account of the worker's memory check, and a time where `TimeEstimate` has
+one. It reads no weights and needs no TPU.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,16 +25,12 @@ from imagefleet.worker.engine.loading.read_model import (
     default_parameters,
     require_supported,
 )
+from imagefleet.worker.engine.loading.time_estimate import TimeEstimate
 from imagefleet.worker.engine.networks.matmul_flops import ImageFlops
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload
 from imagefleet.worker.engine.placement.tpu_hosts import TpuHost
 
-STEP_SHARE: Final = 0.47
-"""A step runs at this share of the peak, by the TPU compiler's estimate: Stable Diffusion 1.4 at
-512x512 on v5e, one image a device, takes 16.4 ms for 1.52 TFLOP (docs/tpu.md)."""
-DECODE_SHARE: Final = 0.47
-"""The decoder runs at this share of the peak: it takes 23.1 ms for 2.13 TFLOP."""
 _PLATFORM: Final = "tpu"
 
 
@@ -48,8 +44,8 @@ class BatchPlan:
     """Each copy of the weights denoises this many images at a time."""
     need: MemoryNeed
     fits: bool
-    step_seconds: Mapping[Shape, float]
-    """They are estimates for a step with guidance."""
+    step_seconds: Mapping[Shape, float | None]
+    """They are estimates for a step with guidance. None: there is none for such a batch."""
 
     @property
     def mesh(self) -> str:
@@ -76,8 +72,8 @@ class HostPlan:
     batches: tuple[BatchPlan, ...]
     """They are in the order of the meshes, then of the sizes. The last of each mesh does not fit,
     unless it is the largest that the worker allows."""
-    images_per_second: Mapping[Shape, float]
-    """They are estimates for the whole host at the default steps, while its batches are full."""
+    images_per_second: Mapping[Shape, float | None]
+    """They are estimates for the whole host at the default steps, with one image on each device."""
 
 
 def plan_host(
@@ -123,15 +119,14 @@ def plan_host(
         steps=steps,
         batches=tuple(planner.batches(max_per_device_batch)),
         images_per_second={
-            shape: host.devices / image_seconds(each, host, steps) for shape, each in flops.items()
+            shape: _rate(host, planner.times(1).image_seconds(each, steps))
+            for shape, each in flops.items()
         },
     )
 
 
-def image_seconds(flops: ImageFlops, host: TpuHost, steps: int) -> float:
-    """Estimate the seconds that one device takes for an image."""
-    step = (flops.text + steps * flops.step) / STEP_SHARE
-    return (step + flops.decode / DECODE_SHARE) / host.generation.flops
+def _rate(host: TpuHost, image_seconds: float | None) -> float | None:
+    return None if image_seconds is None else host.devices / image_seconds
 
 
 @dataclass(frozen=True)
@@ -144,6 +139,12 @@ class _Planner:
     dtype: np.dtype[Any]
     flops: Mapping[Shape, ImageFlops]
     options: ModelOptions
+
+    def times(self, model: int) -> TimeEstimate:
+        """Return what estimates times with this many devices a copy."""
+        return TimeEstimate(
+            generation=self.host.generation, dtype=self.dtype, devices_per_copy=model
+        )
 
     def batches(self, limit: int) -> Iterator[BatchPlan]:
         """Yield for each mesh batches of 1, 2, 4 … images a copy, up to one that is too large."""
@@ -167,7 +168,7 @@ class _Planner:
             prompt_chunks=self.options.prompt_chunks,
         )
         need = memory_need(self.source, self.networks, tuple(self.flops), workload)
-        peak = self.host.generation.flops * STEP_SHARE * model
+        times = self.times(model)
         return BatchPlan(
             data=self.host.devices // model,
             model=model,
@@ -175,6 +176,7 @@ class _Planner:
             need=need,
             fits=need.total <= self.host.generation.memory_bytes,
             step_seconds={
-                shape: per_device_batch * flops.step / peak for shape, flops in self.flops.items()
+                shape: times.step_seconds(flops, per_device_batch)
+                for shape, flops in self.flops.items()
             },
         )

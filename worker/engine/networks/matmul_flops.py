@@ -4,8 +4,8 @@ Input: a function and abstract arguments. Output: a number. Nothing is compiled 
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.typing import DTypeLike
+
+from imagefleet.worker.engine.networks.peak_shares import PeakShares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,8 @@ class ImageFlops:
     """They are those of one step with guidance: of all runs of the denoiser that guidance needs."""
     decode: int
     """They are those of the decoder and the safety checker."""
+    peak_shares: Mapping[str, PeakShares] = field(default_factory=dict)
+    """It has the shares of the peak that the programs reach, by the generation of TPUs."""
 
     def total(self, steps: int) -> int:
         """Return the FLOPs of an image with this many steps."""

@@ -4,7 +4,7 @@ Input: configs and a shape. Output: the FLOPs of each stage. Nothing is compiled
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,17 @@ from imagefleet.worker.engine.networks.matmul_flops import (
     matmul_flops,
     network_flops,
 )
+from imagefleet.worker.engine.networks.peak_shares import PeakShares
 from imagefleet.worker.engine.networks.vae import Vae
+
+_PEAK_SHARES: Final[Mapping[str, PeakShares]] = {
+    "v5e": PeakShares(
+        step_of_teraflop=0.38, step_growth=0.125, step_flops=(1.5e12, 13.2e12), decode=0.54
+    )
+}
+"""They are within 9 % of the compiler's estimates for steps of Stable Diffusion 1.4 (one and four
+images) and XL, and for the decoders of 1.4, 2.1 and XL. For other generations, too few steps were
+compiled in full."""
 
 
 def image_flops(
@@ -43,6 +53,7 @@ def image_flops(
         text=text,
         step=network_flops(networks["unet"], inputs, timesteps, context),
         decode=decode,
+        peak_shares=_PEAK_SHARES,
     )
 
 
