@@ -4,47 +4,30 @@ Input: a plan, its store and a connection. Output: statuses and reports. The sta
 its destination and in Redis, so it continues without a process of the producer.
 """
 
-import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from imagefleet.producer.bulk.regenerate import Regenerate
 from imagefleet.producer.bulk.rejected import read_rejected
-from imagefleet.producer.bulk.repair import damaged_files, damaged_shards, with_failed_rows
+from imagefleet.producer.bulk.repair import damaged_files, damaged_shards
+from imagefleet.producer.bulk.shard_sender import ShardSender
 from imagefleet.producer.bulk.verify import OnShard, ignore, verify
 from imagefleet.producer.bulk.verify_report import VerifyReport
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.connection.outages import OutageTolerance, deadline_of
 from imagefleet.shared.bulk.commit_markers import finished_shards
-from imagefleet.shared.bulk.file_layout import (
-    CARD,
-    CONTACT_SHEET,
-    RUN_STATS,
-    checkpoints_prefix,
-    stats_key,
-)
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
-from imagefleet.shared.bulk.records import NewRun, RunStatus
-from imagefleet.shared.bulk.shard_message import shards_to_send
-from imagefleet.shared.bulk.stats import RowFailure, ShardStats
-from imagefleet.shared.bulk.summary import write_missing_summary
-from imagefleet.shared.errors import (
-    ResultTimeout,
-    StorageDenied,
-    StorageUnavailable,
-    UnknownRun,
-)
+from imagefleet.shared.bulk.records import RunStatus
+from imagefleet.shared.bulk.stats import RowFailure
+from imagefleet.shared.errors import ResultTimeout
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore
 
-DEFAULT_PRIORITY: Final = 3
 POLL_S: Final = 0.5
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +71,7 @@ class BulkRun:
                 return
             status = outages.read(self.status) or status
         if status.state is State.SUCCEEDED:
-            self._write_missing_summary()
+            self._sender.write_missing_summary()
         yield status, 0.0
 
     def wait(self, timeout: float | None = None) -> RunStatus:
@@ -132,19 +115,13 @@ class BulkRun:
 
     def failures(self) -> Iterator[RowFailure]:
         """Yield the planned rows of finished shards that could not be generated."""
-        for _, stats in self._finished(self.plan.shards):
+        for _, stats in finished_shards(self.store, self.plan, self.plan.shards):
             yield from stats.failures
 
     def retry_failed(self) -> int:
         """Send failed shards, shards with failed rows, and lost shards again. Return their
         number."""
-        failed = [
-            *(shard for shard, stats in self._finished(self.plan.shards) if stats.failures),
-            *self._in_state(State.FAILED),
-            *with_failed_rows(self.store, self._in_state(State.CANCELLED)),
-        ]
-        again = {shard.number: shard for shard in failed}
-        return self._resend_lost() + self.resend(list(again.values()))
+        return self._sender.send_failed()
 
     def resend(
         self,
@@ -154,126 +131,24 @@ class BulkRun:
         """Delete the commit markers and the `damaged_files` of shards, and send the shards again.
 
         Skip shards that are queued or running. Return the number of shards sent.
-
-        The marker of a shard is deleted before its files. So if this is interrupted, workers make
-        every shard again of which files are missing.
-
-        If another producer resumes the run meanwhile, it may send a withdrawn shard. Then a worker
-        may find its marker and record it as finished before the marker is deleted, or write it anew
-        while the files are deleted. So the marker is deleted after the files, too, and these shards
-        are restarted at the end, in whatever state they are.
         """
-        if not shards:
-            return 0
-        options = self._current_options()
-        with self.connection.runs() as runs:
-            runs.start(self._new_run(options))
-            withdrawn = set(runs.withdraw(self.id, (shard.number for shard in shards)))
-            restarted = [shard for shard in shards if shard.number in withdrawn]
-            for shard in restarted:
-                checkpoints = self.store.list(checkpoints_prefix(shard.name, shard.sha256))
-                failed_rows = [key for key in checkpoints if not key.endswith(".tar")]
-                marker, files = stats_key(shard.name), damaged_files.get(shard.name, ())
-                for key in (*failed_rows, marker, *files, marker):
-                    # Each change delays the recovery of stalled runs, which would send the shard.
-                    runs.withdraw(self.id, [shard.number])
-                    self.store.delete(key)
-        if restarted:
-            for key in (RUN_STATS, CARD, CONTACT_SHEET):
-                self.store.delete(key)
-        self._enqueue(options, restarted=restarted)
-        return len(restarted)
+        return self._sender.resend(shards, damaged_files)
 
     def resume(self, *, max_failures: int | None, priority: int) -> None:
         """Send every shard that is neither finished nor queued nor running.
 
         A shard counts as finished only if its commit marker exists.
         """
-        succeeded = self._in_state(State.SUCCEEDED)
-        marked = {shard.name for shard, _ in self._finished(succeeded)}
-        if unmarked := [shard for shard in succeeded if shard.name not in marked]:
-            self.resend(unmarked)
-        resumable = (State.RUNNING, State.CANCELLED)
-        if len(marked) < len(self.plan.shards) or self.status().state in resumable:
-            self._enqueue((max_failures, priority))
-        if self.status().state is State.SUCCEEDED:
-            self._write_missing_summary()
+        self._sender.resume(max_failures=max_failures, priority=priority)
 
-    def _write_missing_summary(self) -> None:
-        """Write the summary if the last worker died before it did, and if this host may."""
-        try:
-            write_missing_summary(self.store, self.plan)
-        except (StorageDenied, StorageUnavailable) as error:
-            log.warning("the summary of run %s cannot be written from here: %s", self.id, error)
-
-    def _enqueue(
-        self, options: tuple[int | None, int], *, restarted: Sequence[ShardPlan] = ()
-    ) -> None:
-        """Start the run, and send its open shards and those in `restarted`.
-
-        A shard without a record in Redis counts as finished if its commit marker exists.
-        """
-        run = self._new_run(options)
-        with self.connection.runs() as runs:
-            runs.start(run)
-            runs.restart_shards(run, shards_to_send(self.plan, restarted))
-            recorded = {record.shard for record in runs.shards(self.id)}
-            unrecorded = [shard for shard in self.plan.shards if shard.number not in recorded]
-            runs.mark_finished(
-                self.id,
-                [
-                    (shard.number, stats.samples, stats.reasons())
-                    for shard, stats in self._finished(unrecorded)
-                ],
-            )
-            runs.resend_lost(run, shards_to_send(self.plan, self.plan.shards))
-            runs.enqueue(run, shards_to_send(self.plan, self.plan.shards))
-            runs.finish_run(self.id)
-
-    def _resend_lost(self) -> int:
-        """Send the shards that have no message or no record in Redis. Return their number.
-
-        This happens after a failover or a restore of Redis, or if the producer died while sending.
-        """
-        try:
-            status = self.status()
-        except UnknownRun:
-            return 0
-        if status.done:
-            return 0
-        with self.connection.runs() as runs:
-            return runs.resend_lost(status.as_new_run, shards_to_send(self.plan, self.plan.shards))
-
-    def _finished(self, shards: Iterable[ShardPlan]) -> Iterator[tuple[ShardPlan, ShardStats]]:
-        return finished_shards(self.store, self.plan, shards)
-
-    def _in_state(self, state: State) -> list[ShardPlan]:
-        with self.connection.runs() as runs:
-            numbers = {record.shard for record in runs.shards(self.id) if record.state is state}
-        return [shard for shard in self.plan.shards if shard.number in numbers]
-
-    def _current_options(self) -> tuple[int | None, int]:
-        """Return the current `max_failures` and priority of the run."""
-        try:
-            status = self.status()
-        except UnknownRun:
-            return None, DEFAULT_PRIORITY
-        return status.max_failures, status.priority
-
-    def _new_run(self, options: tuple[int | None, int]) -> NewRun:
-        # Workers compare a message's destination with the recorded one, which may be spelled
-        # otherwise, with another `region` for example.
-        with self.connection.runs() as runs:
-            known = runs.destination_and_shards(self.id)
-        return NewRun(
+    @property
+    def _sender(self) -> ShardSender:
+        return ShardSender(
             id=self.id,
-            destination=self.destination if known is None else known[0],
-            plan_digest=self.plan.digest,
-            model=self.plan.model,
-            shards=len(self.plan.shards),
-            samples=self.plan.samples,
-            max_failures=options[0],
-            priority=options[1],
+            destination=self.destination,
+            plan=self.plan,
+            store=self.store,
+            connection=self.connection,
         )
 
 

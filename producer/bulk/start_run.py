@@ -16,7 +16,8 @@ from imagefleet.producer.bulk.inputs import Rows, find_sources
 from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.regenerate import SubmittedJob, regenerate
 from imagefleet.producer.bulk.row_images import Resolve, UploadedRowImages
-from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, POLL_S, BulkRun
+from imagefleet.producer.bulk.run import POLL_S, BulkRun
+from imagefleet.producer.bulk.shard_sender import DEFAULT_PRIORITY
 from imagefleet.producer.bulk.shard_sizes import ShardSizing
 from imagefleet.producer.bulk.worker_formats import check_formats, living_workers
 from imagefleet.producer.connection.connection import Connection

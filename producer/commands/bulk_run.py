@@ -7,7 +7,7 @@ import click
 
 from imagefleet.producer.bulk.alternatives import Mode
 from imagefleet.producer.bulk.inputs import InputNames
-from imagefleet.producer.bulk.run import DEFAULT_PRIORITY
+from imagefleet.producer.bulk.shard_sender import DEFAULT_PRIORITY
 from imagefleet.producer.bulk.shard_sizes import DEFAULT_SHARD_SIZE
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.bulk_output import (

@@ -286,7 +286,7 @@ def test_without_the_right_to_delete_a_finished_shard_is_acknowledged(
 ) -> None:
     host.store_shard()
     [message] = client.lrange(queue, 0, -1)
-    monkeypatch.setattr("imagefleet.worker.bulk.make_shard.delete_checkpoints", _denies)
+    monkeypatch.setattr("imagefleet.worker.bulk.ended_shard.delete_checkpoints", _denies)
     host.make()
     assert host.dataset.runs.get(host.dataset.run.id).state is State.SUCCEEDED
     assert "403 AccessDenied" in caplog.text

@@ -23,12 +23,12 @@ from imagefleet.shared.errors import (
     InvalidRequest,
     LeaseLost,
     PlanDamaged,
-    StorageDenied,
     TooManyDeliveries,
 )
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.text.printable import printable
+from imagefleet.worker.bulk.ended_shard import EndedShard
 from imagefleet.worker.bulk.format_check import require_writable
 from imagefleet.worker.bulk.generate_rows import RowGenerator
 from imagefleet.worker.bulk.host_errors import as_host_error, is_of_store, may_pass
@@ -41,7 +41,7 @@ from imagefleet.worker.bulk.plan_check import (
     require_model,
 )
 from imagefleet.worker.bulk.samples import Spool
-from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
+from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.bulk.shard_formats import put_shard
 
@@ -85,6 +85,7 @@ class _ShardMaker:
         self._samples = context.backlog.claim_of(tag).images  # until the plan is read
         self._missing_loras: Collection[str] = ()  # of the plan
         self._spooled_bytes = 0  # of the samples that the store is to take
+        self._ended = EndedShard(self.name, lambda: self._store, self._read_plan, self._retry)
         self._host_error: ImagefleetError | None = None
         """Why this host cannot make the shard."""
 
@@ -127,27 +128,11 @@ class _ShardMaker:
                     self._store_shard(plan, shard, spool, failures)
                 finally:
                     self._spooled_bytes = spool.size
-        self._delete_checkpoints()
+        self._ended.delete_checkpoints()
 
     def _read_plan(self) -> Plan:
         """Return the plan of this shard's run. Raise PlanDamaged if the destination lacks it."""
         return self._plan_reader.read(self._store)
-
-    def _delete_checkpoints(self) -> None:
-        self._tidy(lambda _: delete_checkpoints(self._store, self.name), "deleting its checkpoints")
-
-    def _tidy(self, act: Callable[[Plan], object], what: str) -> None:
-        """Do what is left to do for a shard that has ended, if its plan is still there.
-
-        If a right is missing, or the plan is gone, trying again does not help: it would bring the
-        message back for ever.
-        """
-        try:
-            self._retry(lambda: act(self._read_plan()), what)
-        except (InvalidRequest, PlanDamaged, StorageDenied) as error:
-            log.error(
-                "shard %s has ended, but its last files cannot be changed: %s", self.name, error
-            )
 
     @cached_property
     def _store(self) -> ObjectStore:
@@ -222,11 +207,9 @@ class _ShardMaker:
             return False
         transition = self._context.runs.begin(*self._holder, (self._context.claims.key, self._tag))
         if transition.before is State.SUCCEEDED:  # the worker may have died right after that
-            self._delete_checkpoints()
+            self._ended.delete_checkpoints()
             if transition.run_state is State.SUCCEEDED:
-                self._tidy(
-                    lambda plan: write_missing_summary(self._store, plan), "writing the summary"
-                )
+                self._ended.sum_up(write_missing_summary)
         if transition.run_state is None:  # `acknowledge` might requeue the message
             self._context.claims.ack(self._tag)
         return transition.happened
@@ -245,7 +228,7 @@ class _ShardMaker:
         """Record success, and write the summary if this shard completes the run."""
         transition = self._context.runs.succeed(*self._holder, stats.samples, stats.reasons())
         if transition.run_state is State.SUCCEEDED:
-            self._tidy(lambda plan: write_summary(self._store, plan), "writing the summary")
+            self._ended.sum_up(write_summary)
 
     def _generate(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
         rows = self._retry(lambda: read_rows(plan, shard, self._store), "reading its rows")

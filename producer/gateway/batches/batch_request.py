@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from imagefleet.producer.bulk.dataset_options import parse_spec
 from imagefleet.producer.bulk.row_images import RowImages
-from imagefleet.producer.bulk.run import DEFAULT_PRIORITY
+from imagefleet.producer.bulk.shard_sender import DEFAULT_PRIORITY
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.batches.batch_lines import ENDPOINTS
 from imagefleet.producer.gateway.batches.run_order import RunOrder
