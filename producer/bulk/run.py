@@ -22,6 +22,7 @@ from imagefleet.producer.connection.outages import OutageTolerance, deadline_of
 from imagefleet.shared.bulk.commit_markers import finished_shards
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.records import RunStatus
+from imagefleet.shared.bulk.run_events import RunReceiver
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.errors import ResultTimeout
 from imagefleet.shared.jobs.model import State
@@ -134,12 +135,15 @@ class BulkRun:
         """
         return self._sender.resend(shards, damaged_files)
 
-    def resume(self, *, max_failures: int | None, priority: int) -> None:
+    def resume(
+        self, *, max_failures: int | None, priority: int, receiver: RunReceiver | None = None
+    ) -> None:
         """Send every shard that is neither finished nor queued nor running.
 
-        A shard counts as finished only if its commit marker exists.
+        A shard counts as finished only if its commit marker exists. A `receiver` takes the place of
+        the one that the run has.
         """
-        self._sender.resume(max_failures=max_failures, priority=priority)
+        self._sender.resume(max_failures=max_failures, priority=priority, receiver=receiver)
 
     @property
     def _sender(self) -> ShardSender:

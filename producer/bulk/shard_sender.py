@@ -6,7 +6,8 @@ finished is read from the destination, whatever Redis has lost.
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -22,10 +23,16 @@ from imagefleet.shared.bulk.file_layout import (
 )
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.records import NewRun, RunStatus
+from imagefleet.shared.bulk.run_events import RunReceiver
 from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.bulk.summary import write_missing_summary
-from imagefleet.shared.errors import StorageDenied, StorageUnavailable, UnknownRun
+from imagefleet.shared.errors import (
+    BrokerUnavailable,
+    StorageDenied,
+    StorageUnavailable,
+    UnknownRun,
+)
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore
 
@@ -98,10 +105,13 @@ class ShardSender:
         self._enqueue(options, restarted=restarted)
         return len(restarted)
 
-    def resume(self, *, max_failures: int | None, priority: int) -> None:
+    def resume(
+        self, *, max_failures: int | None, priority: int, receiver: RunReceiver | None
+    ) -> None:
         """Send every shard that is neither finished nor queued nor running.
 
-        A shard counts as finished only if its commit marker exists.
+        A shard counts as finished only if its commit marker exists. A `receiver` takes the place of
+        the one that the run has.
         """
         succeeded = self._in_state(State.SUCCEEDED)
         marked = {shard.name for shard, _ in self._finished(succeeded)}
@@ -109,25 +119,37 @@ class ShardSender:
             self.resend(unmarked)
         resumable = (State.RUNNING, State.CANCELLED)
         if len(marked) < len(self.plan.shards) or self.status().state in resumable:
-            self._enqueue((max_failures, priority))
+            self._enqueue((max_failures, priority), receiver=receiver)
+            receiver = None
         if self.status().state is State.SUCCEEDED:
             self.write_missing_summary()
+        if receiver is not None:
+            with self.connection.runs() as runs:
+                runs.events.set_receiver(self.id, receiver)
 
     def write_missing_summary(self) -> None:
-        """Write the summary if the last worker died before it did, and if this host may."""
+        """Write the summary, and report the end, if the last worker died before it did, and if this
+        host may write there."""
         try:
             write_missing_summary(self.store, self.plan)
         except (StorageDenied, StorageUnavailable) as error:
             log.warning("the summary of run %s cannot be written from here: %s", self.id, error)
+            return
+        with suppress(BrokerUnavailable), self.connection.runs() as runs:  # workers report it later
+            runs.events.report_end(self.id)
 
     def _enqueue(
-        self, options: tuple[int | None, int], *, restarted: Sequence[ShardPlan] = ()
+        self,
+        options: tuple[int | None, int],
+        *,
+        restarted: Sequence[ShardPlan] = (),
+        receiver: RunReceiver | None = None,
     ) -> None:
         """Start the run, and send its open shards and those in `restarted`.
 
         A shard without a record in Redis counts as finished if its commit marker exists.
         """
-        run = self._new_run(options)
+        run = replace(self._new_run(options), receiver=receiver)
         with self.connection.runs() as runs:
             runs.start(run)
             runs.restart_shards(run, shards_to_send(self.plan, restarted))

@@ -14,6 +14,7 @@ from typing import Any, Final
 from imagefleet.producer.bulk.dataset_options import parse_spec
 from imagefleet.producer.bulk.inputs import Rows, find_sources
 from imagefleet.producer.bulk.planner import plan_dataset, read_plan
+from imagefleet.producer.bulk.receivers import CallbackAddress
 from imagefleet.producer.bulk.regenerate import SubmittedJob, regenerate
 from imagefleet.producer.bulk.row_images import Resolve, UploadedRowImages
 from imagefleet.producer.bulk.run import POLL_S, BulkRun
@@ -55,6 +56,8 @@ def start(
     *,
     max_failures: int | None = None,
     priority: int = DEFAULT_PRIORITY,
+    callback_url: str | None = None,
+    callback_tenant: str | None = None,
     **planning: Any,
 ) -> BulkRun:
     """Plan and send a dataset, or resume it if the destination holds the same plan.
@@ -63,14 +66,19 @@ def start(
 
     Args:
         submit: its method; it generates samples again to compare them.
+        callback_url: the http(s) URL that receives a signed webhook for each event of the run. A
+            run that is resumed without one keeps the one it has.
+        callback_tenant: the tenant whose secrets sign these webhooks.
         planning: the other arguments of `plan_run`.
     """
     max_failures, priority = map(plain_value, (max_failures, priority))
     if max_failures is not None:
         check_whole_number("max_failures", max_failures, 0)
     check_whole_number("priority", priority, 0, 9)
+    address = CallbackAddress.parse(callback_url, callback_tenant)
     run = plan_run(connection, submit, rows, destination, **planning)
-    run.resume(max_failures=max_failures, priority=priority)
+    receiver = None if address is None else address.receiver(run)
+    run.resume(max_failures=max_failures, priority=priority, receiver=receiver)
     return run
 
 

@@ -66,7 +66,7 @@ class Client(JobAccess):
         """Take settings from the arguments, else from `IMAGEFLEET_…`. Connect at the first call.
 
         Args:
-            tenant: the tenant of submitted jobs that do not name one.
+            tenant: the tenant of submitted jobs that do not name one, and of callbacks of datasets.
             storage_url: the fleet's store as this host reaches it. Default: as the workers do.
             redis: a client with `decode_responses=True`, used in the place of `redis_url`.
 
@@ -232,13 +232,15 @@ class Client(JobAccess):
         """
         from imagefleet.producer.bulk.start_run import start
 
+        if options.get("callback_url") is not None and self._defaults["tenant"] is not None:
+            options.setdefault("callback_tenant", self._defaults["tenant"])
         return start(self.connection, self.submit, rows, destination, **options)
 
     def dry_run_bulk(self, rows: "Rows", destination: "str | Path", **options: Any) -> "DryRun":
         """Check every row of a dataset, and estimate the time and bytes that `bulk` would need.
 
-        Take the arguments of `bulk`, without `max_failures` and `priority`, and raise its errors.
-        Nothing is written, uploaded or queued.
+        Take the arguments of `bulk`, without those that concern the run alone (`max_failures`,
+        `priority`, `callback_url`), and raise its errors. Nothing is written, uploaded or queued.
         """
         from imagefleet.producer.bulk.dry_run import dry_run
 

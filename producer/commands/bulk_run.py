@@ -7,6 +7,7 @@ import click
 
 from imagefleet.producer.bulk.alternatives import Mode
 from imagefleet.producer.bulk.inputs import InputNames
+from imagefleet.producer.bulk.receivers import CallbackAddress
 from imagefleet.producer.bulk.shard_sender import DEFAULT_PRIORITY
 from imagefleet.producer.bulk.shard_sizes import DEFAULT_SHARD_SIZE
 from imagefleet.producer.client.client import Client
@@ -27,6 +28,8 @@ from imagefleet.shared.text.printable import counted
 
 _PARAMETERS: Final = frozenset({*ROW_PARAMETERS, "height", "width", "model"})
 """Parameters of jobs that a run sets for all rows."""
+_OF_RUN: Final = ("max_failures", "priority", "callback_url", "callback_tenant")
+"""These options do not change the dataset."""
 
 
 def _choice(kind: type[StrEnum]) -> click.Choice[str]:
@@ -117,6 +120,15 @@ def _require_inputs(
     help="0 (first) to 9 (last).",
 )
 @click.option(
+    "--callback-url",
+    metavar="URL",
+    help="The http(s) URL that receives a signed webhook when the run starts, at each tenth of its "
+    "images, when it stalls, and at its end.",
+)
+@click.option(
+    "--callback-tenant", metavar="TENANT", help="The tenant whose secrets sign these webhooks."
+)
+@click.option(
     "--dry-run",
     "is_dry_run",
     is_flag=True,
@@ -134,8 +146,6 @@ def run(
     is_dry_run: bool,
     wait: bool,
     as_json: bool,
-    max_failures: int | None,
-    priority: int,
     strict: bool,
     **options: Any,
 ) -> None:
@@ -148,16 +158,16 @@ def run(
     The same command resumes a run that has not finished. The exit code is 1 if the run does not
     succeed, and 3 if it does and rows were rejected or images failed.
     """
+    of_run = {name: options.pop(name) for name in _OF_RUN}
     given = {name: value for name, value in options.items() if value is not None}
     given |= {"columns": _parse_columns(columns), "upload_files": True}
     if strict and given.setdefault("max_rejected", "0") != "0":
         raise click.UsageError("give either --strict or --max-rejected")
     names = InputNames(inputs)
     if is_dry_run:
+        CallbackAddress.parse(of_run["callback_url"], of_run["callback_tenant"])
         print_dry_run(client.dry_run_bulk(names, destination, **given), as_json=as_json)
-    bulk_run = client.bulk(
-        names, destination, max_failures=max_failures, priority=priority, **given
-    )
+    bulk_run = client.bulk(names, destination, **of_run, **given)
     plan = bulk_run.plan
     echo(
         f"run {bulk_run.id}: {counted(plan.samples, 'image')} from {counted(plan.rows, 'row')} "

@@ -16,6 +16,7 @@ from imagefleet.producer.commands.output import (
     limit_option,
     note_none,
 )
+from imagefleet.producer.commands.run_callbacks import callbacks_of_run, replay_end_of_run
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, State
@@ -35,20 +36,25 @@ def webhooks() -> None:
 
 @client_command
 @click.option("--job", "job_id", help="List this job's callbacks only, including delivered ones.")
+@click.option("--run", help="The same of a bulk run: its id or destination.")
 @click.option("--failed", is_flag=True, help="List only callbacks that were given up.")
 @limit_option
 @json_option()
 def list_callbacks(
-    client: Client, job_id: str | None, failed: bool, limit: int, as_json: bool
+    client: Client, job_id: str | None, run: str | None, failed: bool, limit: int, as_json: bool
 ) -> None:
     """List callbacks: first those that were given up, then those that wait.
 
     Columns: id, state, time, tries, address, outcome of the latest try.
     """
-    if job_id is None:
-        entries = client.outbox.entries(failed=failed, limit=limit)
-    else:
+    if job_id is not None and run is not None:
+        raise click.UsageError("give either --job or --run")
+    if job_id is not None:
         entries = client.outbox.entries_of(job_id)[:limit] or _no_entries(client, job_id)
+    elif run is not None:
+        entries = callbacks_of_run(client, run)[:limit]
+    else:
+        entries = client.outbox.entries(failed=failed, limit=limit)
     listed = [each for each in entries if not failed or each.standing is CallbackState.GIVEN_UP]
     if not listed:
         note_none("callbacks that were given up" if failed else "callbacks")
@@ -62,11 +68,16 @@ def list_callbacks(
 @client_command
 @click.argument("ids", nargs=-1)
 @click.option("--job", "job_id", help="Send this job's final callback, even if it was delivered.")
+@click.option("--run", help="The same of a bulk run: its id or destination.")
 @json_option()
-def replay(client: Client, ids: tuple[str, ...], job_id: str | None, as_json: bool) -> None:
+def replay(
+    client: Client, ids: tuple[str, ...], job_id: str | None, run: str | None, as_json: bool
+) -> None:
     """Send callbacks again that were given up. Their tries count from zero."""
-    if bool(ids) == (job_id is not None):
-        raise click.UsageError("give the ids of callbacks, or --job with the id of a job")
+    if [bool(ids), job_id is not None, run is not None].count(True) != 1:
+        raise click.UsageError(
+            "give the ids of callbacks, or --job with the id of a job, or --run with a bulk run"
+        )
 
     def replay_one(callback_id: str) -> Mapping[str, object]:
         client.outbox.replay(callback_id)
@@ -74,6 +85,8 @@ def replay(client: Client, ids: tuple[str, ...], job_id: str | None, as_json: bo
 
     if job_id is not None:
         echo_fields({"id": _replay_final(client, job_id), "note": "due now"}, as_json=as_json)
+    if run is not None:
+        echo_fields({"id": replay_end_of_run(client, run), "note": "due now"}, as_json=as_json)
     for_each(ids, replay_one, as_json=as_json)
 
 

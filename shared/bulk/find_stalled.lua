@@ -1,8 +1,12 @@
--- Search for stalled runs, and give one of them to the caller for recovery.
+-- Search for stalled runs, and give one of them to the caller for recovery. Report to receivers of runs what nobody else has
+-- reported.
 -- KEYS 1 runs (sorted set)   2 search throttle (string that expires when the next search is due)
 --      3 stalled runs that the last search found and that no caller has been given yet (set)
+--      4 outbox (sorted set)   5 its messages (hash)
 -- ARGV 1 prefix of the runs' hashes
 --      2 seconds without a transition before a run counts as stalled, and between two searches
+--      3 seconds without an image before a run is reported as stalled, and for which the end of a run
+--        that has succeeded waits for its summary
 -- Returns the id of a run, or nothing. A run that stays stalled is given out again when it has been
 -- stalled for twice as long, because the recovery of a run with many shards takes long, and most
 -- stalled runs only wait for their turn. After MAX_PAUSE_S it is given out again in any case, so
@@ -38,6 +42,15 @@ local function is_stalled(run)
   return now - looked_at >= pause
 end
 
+-- A run that succeeded is reported by the worker that wrote its summary. That worker may be dead, or of an older release.
+local function report(run)
+  local key = ARGV[1] .. run
+  if type(redis.pcall('HGET', key, 'callback')) ~= 'string' then return end
+  local ended_s = now - time_of(redis.call('HGET', key, 'finished_at'))
+  report_run(key, KEYS[4], KEYS[5], ended_s >= tonumber(ARGV[3]))
+  report_idle_run(key, KEYS[4], KEYS[5], now, tonumber(ARGV[3]))
+end
+
 -- A search reads every run: 10,000 take 20 ms, and most of them have ended. So the fleet makes one
 -- search per interval, not one per worker.
 set_aside_unless('zset', KEYS[1])
@@ -46,6 +59,7 @@ if redis.call('EXISTS', KEYS[1]) == 0 then return end
 if redis.call('SET', KEYS[2], now, 'NX', 'PX', math.ceil(1000 * stalled_s)) then
   redis.call('DEL', KEYS[3])
   for _, run in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+    report(run)
     if is_stalled(run) then redis.call('SADD', KEYS[3], run) end
   end
 end

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from imagefleet.shared.bulk.run_events import RunReceiver
 from imagefleet.shared.bulk.shard_errors import ShardError, errors_by_code
 from imagefleet.shared.errors import UnreadableRecord
 from imagefleet.shared.jobs.model import Count, Model, State, Time
@@ -63,6 +64,8 @@ class NewRun:
     samples: int
     max_failures: int | None
     priority: int
+    receiver: RunReceiver | None = None
+    """If it is None, the run keeps the receiver that it has."""
 
     @property
     def constant_fields(self) -> dict[str, str]:
@@ -115,7 +118,8 @@ class RunStatus(Model):
     @property
     def as_new_run(self) -> NewRun:
         """Return the data from which the record was created."""
-        return NewRun(**{each.name: getattr(self, each.name) for each in fields(NewRun)})
+        names = [each.name for each in fields(NewRun) if each.name in type(self).model_fields]
+        return NewRun(**{name: getattr(self, name) for name in names})
 
 
 def parse_transition(answer: Any) -> ShardTransition:

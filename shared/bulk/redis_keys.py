@@ -12,6 +12,8 @@
 
 from typing import NamedTuple
 
+from imagefleet.shared.jobs.redis_keys import outbox_key, outbox_messages_key
+
 
 class RunKeys(NamedTuple):
     """The keys of one run, in the order in which the scripts take them."""
@@ -47,3 +49,8 @@ def run_keys(namespace: str, run: str) -> RunKeys:
     key = run_key(namespace, run)
     parts = (f"{key}:{part}" for part in ("shards", "workers", "reasons", "errors"))
     return RunKeys(key, *parts)
+
+
+def outbox_keys(namespace: str) -> tuple[str, str]:
+    """Return the keys of the outbox, in the order in which the scripts take them."""
+    return outbox_key(namespace), outbox_messages_key(namespace)

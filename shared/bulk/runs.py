@@ -7,6 +7,8 @@ the same command restores them from there. This module uses neither stores nor C
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, cast
 
@@ -21,7 +23,8 @@ from imagefleet.shared.bulk.records import (
     parse_shard_records,
     unreadable_run,
 )
-from imagefleet.shared.bulk.redis_keys import RunKeys, index_key, run_keys
+from imagefleet.shared.bulk.redis_keys import RunKeys, index_key, outbox_keys, run_keys
+from imagefleet.shared.bulk.run_events import RunEvents, receiver_args
 from imagefleet.shared.bulk.shard_message import ShardToSend, bulk_queue, pack_shard
 from imagefleet.shared.bulk.stalled_runs import StalledRuns
 from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
@@ -50,38 +53,25 @@ class RunRecords:
         self._retention_s = retention_s
         self.stalled = StalledRuns(client, namespace)
         self._transitions = ShardTransitions(client, namespace, retention_s)
-        self._finish_script = load_script(client, __package__, "finish_run")
+        self.events = RunEvents(client, namespace)
+        self._outbox = outbox_keys(namespace)
+        load = partial(load_script, client, __package__, "run_events", outbox=True)
+        self._start_script, self._finish_script = load("start_run"), load("finish_run")
         self._find_lost_script = load_script(client, __package__, "shard_record", "find_lost")
 
     def start(self, run: NewRun) -> None:
         """Create the run's record, or set an ended run to `running` again. Send no shard.
 
-        An ended run counts the samples of its workers anew, so that rates leave out the pause.
+        An ended run counts the samples of its workers anew. A run keeps its receiver unless another
+        one is given.
         """
         self._remove_expired()
-        keys = self._keys(run.id)
-        now = self._redis.time()[0]
-        resumes = self._redis.hget(keys.run, "state") not in (None, State.RUNNING)
-        with self._redis.pipeline(transaction=True) as pipe:
-            for field, value in {**run.constant_fields, "started_at": str(now)}.items():
-                pipe.hsetnx(keys.run, field, value)
-            pipe.hset(
-                keys.run,
-                mapping={
-                    "state": State.RUNNING.value,
-                    "max_failures": "" if run.max_failures is None else run.max_failures,
-                    "priority": run.priority,
-                    "moved_at": now,
-                },
-            )
-            pipe.hdel(keys.run, "finished_at")
-            if resumes:
-                pipe.hset(keys.run, "resumed_at", now)
-                pipe.delete(keys.workers)
-            for each in keys:
-                pipe.persist(each)
-            pipe.zadd(self._index, {run.id: now}, nx=True)
-            pipe.execute()
+        constant = chain.from_iterable(run.constant_fields.items())
+        max_failures = "" if run.max_failures is None else run.max_failures
+        self._start_script(
+            keys=[*self._keys(run.id), self._index, *self._outbox],
+            args=[run.id, max_failures, run.priority, *receiver_args(run.receiver), *constant],
+        )
 
     def enqueue(self, run: NewRun, shards: Iterable[ShardToSend]) -> int:
         """Enqueue the shards that have no record, failed or were cancelled, and return their
@@ -278,7 +268,9 @@ class RunRecords:
         )
 
     def _finish(self, run: str, *, cancel: bool) -> State:
-        state = self._finish_script(keys=self._keys(run), args=[int(cancel), self._retention_s])
+        state = self._finish_script(
+            keys=[*self._keys(run), *self._outbox], args=[int(cancel), self._retention_s]
+        )
         if not state:
             raise _unknown(run)
         if state not in tuple(State):

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 from imagefleet.shared.bulk.redis_keys import (
     index_key,
+    outbox_keys,
     run_key,
     search_throttle_key,
     stalled_runs_key,
 )
+from imagefleet.shared.bulk.run_events import IDLE_FACTOR
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
@@ -31,7 +33,9 @@ class StalledRuns:
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client
         self._namespace = namespace
-        self._find_script = load_script(client, __package__, "find_stalled")
+        self._find_script = load_script(
+            client, __package__, "run_events", "find_stalled", outbox=True
+        )
 
     def find(self, stalled_s: float) -> str | None:
         """Return a running run in which nothing has changed for `stalled_s`, or None.
@@ -44,7 +48,9 @@ class StalledRuns:
         keys = [
             make(self._namespace) for make in (index_key, search_throttle_key, stalled_runs_key)
         ]
-        run = self._find_script(keys=keys, args=[run_key(self._namespace, ""), stalled_s])
+        keys += outbox_keys(self._namespace)
+        seconds = (stalled_s, IDLE_FACTOR * stalled_s)
+        run = self._find_script(keys=keys, args=[run_key(self._namespace, ""), *seconds])
         return cast(str | None, run)
 
     def longest_idle_s(self) -> float:

@@ -5,6 +5,7 @@
 --      5 the latest errors of shards (hash: number -> `seconds|code|worker|message`)
 --      6 claims of the calling worker (hash; read only with ARGV 8)
 --      7 list for the message (used only with ARGV 9)   8 leases (sorted set: worker -> expiry)
+--      9 outbox (sorted set)   10 its messages (hash), both for the events of the run
 -- ARGV 1 shard   2 attempt that must hold the shard ('' requires none)
 --      3 states that the shard may have now, as ',none,queued,'; `none` is a shard without a record
 --      4 new state   5 attempt that holds the shard afterwards   6 worker
@@ -28,6 +29,7 @@ if run_state == '' or not string.find(ARGV[3], ',' .. before .. ',', 1, true)
 end
 
 if stored and before == 'none' then recount_run(KEYS[1], KEYS[2]) end  -- the record is damaged
+if run_state == 'running' then reopen_report(KEYS[1]) end
 local new_state, attempt = ARGV[4], ARGV[5]
 local begins = new_state == 'running' and attempt ~= record[2]
 
@@ -108,6 +110,7 @@ if run_state == 'running' then
     finish_run(shards_failed > 0 and 'failed' or 'succeeded')
   end
 end
+report_run(KEYS[1], KEYS[9], KEYS[10], false)
 if run_state ~= 'running' then
   for i = 1, 5 do redis.call('EXPIRE', KEYS[i], ARGV[10]) end
 end

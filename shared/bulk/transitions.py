@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from imagefleet.shared.bulk.file_layout import shard_name
 from imagefleet.shared.bulk.records import ShardTransition, parse_transition
-from imagefleet.shared.bulk.redis_keys import run_keys
+from imagefleet.shared.bulk.redis_keys import outbox_keys, run_keys
 from imagefleet.shared.bulk.shard_errors import pack_shard_error
 from imagefleet.shared.bulk.shard_message import message_id
 from imagefleet.shared.errors import ImagefleetError, LeaseLost
@@ -70,8 +70,11 @@ class ShardTransitions:
         self._namespace = namespace
         self._retention_s = retention_s
         self._leases = leases_key(namespace)
+        self._outbox = outbox_keys(namespace)
         self._claims_prefix = claims_key(namespace, "")
-        self._script = load_script(client, __package__, "shard_record", "transition")
+        self._script = load_script(
+            client, __package__, "shard_record", "run_events", "transition", outbox=True
+        )
 
     def apply_as_holder(
         self, run: str, shard: int, attempt: str, change: ShardChange
@@ -105,7 +108,10 @@ class ShardTransitions:
         """Return the keys and arguments of transition.lua."""
         list_key, message = change.message
         claims, tag = change.claim
-        keys = [*run_keys(self._namespace, run), claims, list_key, self._leases]
+        keys = [
+            *run_keys(self._namespace, run),
+            *(claims, list_key, self._leases, *self._outbox),
+        ]
         return keys, [
             *(shard, change.holder, f",{','.join(change.from_states)},"),
             *(change.to_state.value, change.attempt, change.worker),

@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import redis
 
 from imagefleet import Client
+from imagefleet.shared.bulk.run_events import RunReceiver
+from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import JobError, State
 from imagefleet.shared.jobs.queues import list_key
@@ -17,6 +20,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import DeliveryOutcome, DeliveryVerdict
+from tests.support.datasets import RUN
 from tests.support.processes import ROOT
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -190,11 +194,52 @@ def test_the_callbacks_of_an_unknown_job_are_an_error(run: Run, producer: Client
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no callbacks\n")
 
 
+def _start_run(client: redis.Redis, namespace: str) -> RunRecords:
+    """Start a run whose receiver calls it run_1, as one that was ordered over HTTP."""
+    runs = RunRecords(client, namespace, 3600)
+    runs.start(replace(RUN, receiver=RunReceiver(url="https://hooks.example/x", name="run_1")))
+    return runs
+
+
+def test_callbacks_of_a_run_are_listed_and_its_end_is_sent_again(
+    run: Run, client: redis.Redis, namespace: str
+) -> None:
+    runs, outbox = _start_run(client, namespace), Outbox(client, namespace)
+    assert run("webhooks", "list", "--run", RUN.id).stderr == "no callbacks\n"
+    runs.cancel(RUN.id)
+    [line] = run("webhooks", "list", "--run", RUN.id).stdout.splitlines()
+    assert line.startswith("run_1.ended  waiting")
+    for end in (outbox.mark_delivered, outbox.give_up):
+        outbox.disable("https://hooks.example/x")
+        [message] = outbox.claim(2, 60)
+        end(message, DeliveryOutcome(verdict=DeliveryVerdict.GONE, status=410))
+        assert run("webhooks", "replay", "--run", RUN.id).stdout == "run_1.ended  due now\n"
+        assert not outbox.is_disabled("https://hooks.example/x")
+    [again] = outbox.claim(2, 60)
+    assert json.loads(again.body)["data"]["state"] == "cancelled"
+
+
+def test_the_end_of_a_run_without_a_receiver_or_an_end_cannot_be_sent(
+    run: Run, client: redis.Redis, namespace: str
+) -> None:
+    runs = _start_run(client, namespace)
+    early = run("webhooks", "replay", "--run", RUN.id)
+    assert (early.returncode, early.stdout) == (1, "")
+    assert early.stderr == f"imagefleet: run {RUN.id} has not ended yet: it is running\n"
+    runs.start(replace(RUN, id="other"))
+    runs.cancel("other")
+    done = run("webhooks", "replay", "--run", "other")
+    assert (done.returncode, done.stderr) == (1, "imagefleet: run other has no callback_url\n")
+    assert run("webhooks", "list", "--run", "other").stderr == "no callbacks\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
         (["cat-1.failed"], 1, "no given-up callback"),
         (["--job", "nobody"], 1, "no job 'nobody'"),
+        (["--run", "./nowhere"], 1, "is neither a run in this Redis nor a destination"),
+        (["--run", "a", "--job", "b"], 2, "give the ids of callbacks"),
         ([], 2, "give the ids of callbacks"),
     ],
 )

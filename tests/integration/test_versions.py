@@ -11,10 +11,13 @@ import redis
 from PIL import Image
 
 from imagefleet import Client, State
+from imagefleet.shared.webhooks.signature import new_secret
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, Worker, until
+from tests.support.receiver import Receiver
 from tests.support.release import install_release, release_environment
 
+SECRET = new_secret()
 SUBMIT = """
 import json, sys
 from producer import Client
@@ -182,6 +185,43 @@ def test_a_dataset_begun_here_is_finished_by_the_release(
     release.start_worker()
     assert run.wait(300).state is State.SUCCEEDED
     assert run.verify().clean
+
+
+def _state_at_end(receiver: Receiver) -> str | None:
+    """Return how the receiver was told that a run has ended; None if it was not."""
+    bodies = [json.loads(each.body) for each in receiver.deliveries]
+    return next((each["data"]["state"] for each in bodies if each["type"] == "run.ended"), None)
+
+
+def test_the_end_of_a_dataset_that_the_release_finishes_is_reported(
+    release: Release, producer: Client, tmp_path: Path
+) -> None:
+    """Its scripts know no receivers, so the producer that waits reports the end."""
+    rows = [f"row {n}" for n in range(20)]
+    with Receiver([SECRET]) as receiver:
+        run = producer.bulk(rows, tmp_path / "data", shard_size=5, callback_url=receiver.url)
+        release.start_worker(
+            IMAGEFLEET_CALLBACK_ALLOW="127.0.0.1", IMAGEFLEET_WEBHOOK_SECRETS=SECRET
+        )
+        assert run.wait(300).state is State.SUCCEEDED
+        until(lambda: _state_at_end(receiver) == "succeeded")
+        assert all(each.verified for each in receiver.deliveries)
+    assert run.verify().clean
+
+
+def test_a_dataset_of_the_release_gets_a_receiver_by_the_same_command(
+    release: Release, start: StartWorker, producer: Client, tmp_path: Path
+) -> None:
+    """Its record has none of the fields of receivers."""
+    release.run(DATASET, str(tmp_path / "data"))
+    rows = [f"row {n}" for n in range(20)]
+    with Receiver() as receiver:
+        options = {"shard_size": 5, "callback_url": receiver.url}
+        run = producer.bulk(rows, tmp_path / "data", **options)
+        start(IMAGEFLEET_CALLBACK_ALLOW="127.0.0.1")
+        assert run.wait(300).state is State.SUCCEEDED
+        until(lambda: _state_at_end(receiver) == "succeeded")
+        assert {json.loads(each.body)["data"]["id"] for each in receiver.deliveries} == {run.id}
 
 
 def test_a_worker_of_the_release_makes_no_dataset_that_starts_from_images(

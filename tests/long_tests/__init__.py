@@ -7,10 +7,17 @@ in `make test`. pytest does not start if the list names a test that does not exi
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tests.long_tests.of_datasets import OF_DATASETS
 from tests.long_tests.of_gateway import OF_GATEWAY
 from tests.long_tests.with_servers import WITH_SERVERS
 from tests.long_tests.without_servers import ENGINE, OTHERS
 from tests.support.mark_long import Long
 
-LONG: Final[Mapping[str, Sequence[Long]]] = {**WITH_SERVERS, **OF_GATEWAY, **ENGINE, **OTHERS}
+LONG: Final[Mapping[str, Sequence[Long]]] = {
+    **WITH_SERVERS,
+    **OF_DATASETS,
+    **OF_GATEWAY,
+    **ENGINE,
+    **OTHERS,
+}
 """By module below `tests`: its long tests."""

@@ -108,6 +108,19 @@ def test_a_dataset_waits_for_the_test_and_its_rows_fail_as_told(
     assert [(failed.row, failed.code) for failed in run.failures()] == [(1, "storage_unavailable")]
 
 
+def test_the_receiver_of_a_dataset_would_be_told_of_it(stepped: FakeFleet, tmp_path: Path) -> None:
+    hook = "https://hooks.example/x"
+    prompts = [f"prompt {n}" for n in range(20)]
+    run = stepped.client.bulk(prompts, tmp_path / "data", shard_size=10, callback_url=hook)
+    stepped.run_all()
+    events = stepped.callbacks()
+    assert [each["data"]["sequence"] for each in events] == [*range(1, len(events) + 1)]
+    kinds = [each["type"] for each in events]
+    assert (kinds[0], set(kinds[1:-1]), kinds[-1]) == ("run.started", {"run.progress"}, "run.ended")
+    assert {each["data"]["id"] for each in events} == {run.id}
+    assert (events[-1]["data"]["state"], events[-1]["data"]["images"]) == ("succeeded", 20)
+
+
 def test_a_dataset_that_a_fleet_may_not_write_fails_at_once(
     stepped: FakeFleet, tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
 """Do what is left to do in the destination when a shard, or its run, has ended.
 
-Input: an ended shard. Output: its checkpoints are deleted, or the summary of its run is written.
-The records are not changed here.
+Input: an ended shard. Output: its checkpoints are deleted, or the summary of its run is written
+and the end of the run reported.
 """
 
 import logging
@@ -30,6 +30,7 @@ class EndedShard:
     def __init__(
         self,
         name: str,
+        report_end: Callable[[], object],
         open_store: Callable[[], ObjectStore],
         read_plan: Callable[[], Plan],
         retry: Retry,
@@ -37,11 +38,13 @@ class EndedShard:
         """Store the arguments. Nothing is opened or read before something is to be done.
 
         Args:
+            report_end: reports the end of the run to its receiver.
             open_store: returns the store of the dataset, or raises InvalidRequest.
             read_plan: returns the plan, or raises PlanDamaged.
             retry: repeats both while the store is unavailable.
         """
         self.name: Final = name
+        self._report_end = report_end
         self._open_store, self._read_plan, self._retry = open_store, read_plan, retry
 
     def delete_checkpoints(self) -> None:
@@ -51,8 +54,9 @@ class EndedShard:
         )
 
     def sum_up(self, write: Callable[[ObjectStore, Plan], object]) -> None:
-        """Let `write` write the summary of the run, which has succeeded."""
+        """Let `write` write the summary of the run, which has succeeded, and report its end."""
         self._tidy(lambda plan: write(self._open_store(), plan), "writing the summary")
+        self._report_end()
 
     def _tidy(self, act: Callable[[Plan], object], what: str) -> None:
         """Do what is left to do, if the plan is still there.

@@ -85,7 +85,13 @@ class _ShardMaker:
         self._samples = context.backlog.claim_of(tag).images  # until the plan is read
         self._missing_loras: Collection[str] = ()  # of the plan
         self._spooled_bytes = 0  # of the samples that the store is to take
-        self._ended = EndedShard(self.name, lambda: self._store, self._read_plan, self._retry)
+        self._ended = EndedShard(
+            self.name,
+            partial(context.runs.events.report_end, message.run),
+            lambda: self._store,
+            self._read_plan,
+            self._retry,
+        )
         self._host_error: ImagefleetError | None = None
         """Why this host cannot make the shard."""
 

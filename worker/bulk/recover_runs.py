@@ -109,3 +109,4 @@ class RunRecovery:
             log.warning("run %s: sent %d lost shards again", run, sent)
         if self._runs.finish_run(run) is State.SUCCEEDED:
             write_missing_summary(store, plan)
+            self._runs.events.report_end(run)

@@ -136,9 +136,9 @@ class FakeFleet:
         self._worker.fail(prompt_part, code)
 
     def callbacks(self) -> list[dict[str, Any]]:
-        """Return the bodies of all callbacks of the jobs so far, the oldest first.
+        """Return the bodies of all callbacks of jobs and datasets so far, the oldest first.
 
-        Nothing is sent. The jobs must have a `callback_url`.
+        Nothing is sent. The jobs and datasets must have a `callback_url`.
         """
         texts: Any = self._redis.hvals(outbox_messages_key(_NAMESPACE))
         bodies = [json.loads(OutboxMessage.parse(text).body) for text in texts]
