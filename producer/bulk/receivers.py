@@ -39,8 +39,12 @@ class CallbackAddress:
 
     def receiver(self, run: BulkRun) -> RunReceiver:
         """Return the receiver of `run`, which its events call by its id."""
-        data = {"destination": mask_credentials(run.destination), **planned_counts(run.plan)}
-        return RunReceiver(url=self.url, name=run.id, tenant=self.tenant, data=data)
+        return RunReceiver(url=self.url, name=run.id, tenant=self.tenant, data=describe_run(run))
+
+
+def describe_run(run: BulkRun) -> dict[str, object]:
+    """Return what each event says of a run, beside its id and what was counted."""
+    return {"destination": mask_credentials(run.destination), **planned_counts(run.plan)}
 
 
 def planned_counts(plan: Plan) -> dict[str, int]:

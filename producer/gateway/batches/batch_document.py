@@ -72,6 +72,7 @@ _RUN: Final = {
         **_ORDER["properties"],  # type: ignore[dict-item]
         "rows": _COUNTS,
         "images": _COUNTS,
+        "callback_url": {"type": ["string", "null"]},
         "verification": _VERIFICATION,
     },
 }

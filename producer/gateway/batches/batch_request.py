@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from imagefleet.producer.bulk.dataset_options import parse_spec
+from imagefleet.producer.bulk.receivers import CallbackAddress
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.shard_sender import DEFAULT_PRIORITY
 from imagefleet.producer.gateway.access.caller import Caller
@@ -71,6 +72,11 @@ class RunRequest(_Order):
         default=None, min_length=1, description="Prompts, or objects of columns."
     )
     input_file_id: str | None = Field(default=None, description="A file, in the place of `rows`.")
+    callback_url: str | None = Field(
+        default=None,
+        description="An http(s) address. It receives a signed webhook when the run starts, at each "
+        "tenth of its images, when it stalls, and at its end.",
+    )
 
 
 def batch_order(asked: BatchRequest, caller: Caller, order_id: str, max_keep_s: int) -> RunOrder:
@@ -94,9 +100,13 @@ def batch_order(asked: BatchRequest, caller: Caller, order_id: str, max_keep_s: 
 def run_order(
     asked: RunRequest, caller: Caller, order_id: str, input_file_id: str, options: dict[str, Any]
 ) -> RunOrder:
-    """Return the order of a run of our own. Raises Problem."""
+    """Return the order of a run of our own. Raises Problem, InvalidRequest."""
+    CallbackAddress.parse(asked.callback_url, None)
     return RunOrder(
-        **_common(asked, caller, order_id), input_file_id=input_file_id, options=options
+        **_common(asked, caller, order_id),
+        input_file_id=input_file_id,
+        options=options,
+        callback_url=asked.callback_url,
     )
 
 

@@ -14,6 +14,7 @@ from imagefleet.producer.gateway.batches.batch_output import (
     rejected_file_id,
 )
 from imagefleet.producer.gateway.batches.count_rows import count_rows
+from imagefleet.producer.gateway.batches.order_events import receiver_of, set_missing_receiver
 from imagefleet.producer.gateway.batches.run_order import (
     BATCH_PREFIX,
     OrderRecord,
@@ -75,10 +76,12 @@ class OrderFinisher:
         try:
             return run.status()
         except UnknownRun:  # Redis has lost it, or the gateway died before it was sent
-            run.resume(max_failures=None, priority=record.order.priority)
+            order = record.order
+            run.resume(max_failures=None, priority=order.priority, receiver=receiver_of(order, run))
             return run.status()
 
     def _finish(self, record: OrderRecord, run: BulkRun, end: OrderState) -> None:
+        set_missing_receiver(record.order, run)
         if end is OrderState.COMPLETED:
             self._orders.note(record.id, OrderState.FINALIZING)
         if record.order.is_batch:

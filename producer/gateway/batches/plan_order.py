@@ -26,6 +26,7 @@ from imagefleet.producer.gateway.batches.batch_output import (
     rejected_file_id,
 )
 from imagefleet.producer.gateway.batches.count_rows import rejected_errors
+from imagefleet.producer.gateway.batches.order_events import receiver_of
 from imagefleet.producer.gateway.batches.run_order import (
     LineError,
     OrderRecord,
@@ -93,7 +94,8 @@ class OrderPlanner:
             else:
                 run, fields = self._plan_own(record, path)
         self._charge(record, run)
-        run.resume(max_failures=None, priority=record.order.priority)
+        order = record.order
+        run.resume(max_failures=None, priority=order.priority, receiver=receiver_of(order, run))
         self._orders.change(
             record.id,
             bulk_run=run.id,

@@ -8,6 +8,7 @@ import logging
 from typing import Final
 
 from imagefleet.producer.gateway.batches.finish_order import OrderFinisher
+from imagefleet.producer.gateway.batches.order_events import end_without_run
 from imagefleet.producer.gateway.batches.plan_order import OrderPlanner, Refused
 from imagefleet.producer.gateway.batches.run_order import LineError, OrderRecord, OrderState
 from imagefleet.producer.gateway.batches.run_orders import RunOrders
@@ -78,7 +79,7 @@ class RunKeeper:
             if record.in_progress_at is not None:
                 return None if self._finisher.go_on(record) else _LOOK_S
             if (end := record.must_end) is not None:
-                self.orders.end(record.id, end)
+                self._end_unplanned(record, end)
                 return None
             return self._plan(record)
         except _MAY_PASS as error:
@@ -106,4 +107,14 @@ class RunKeeper:
 
     def _fail(self, record: OrderRecord, errors: tuple[LineError, ...]) -> None:
         log.info("%s has failed: %s", record.id, errors[0].message)
-        self.orders.end(record.id, OrderState.FAILED, errors=errors)
+        if record.bulk_run:  # its workers report the end
+            self.orders.end(record.id, OrderState.FAILED, errors=errors)
+        else:
+            self._end_unplanned(record, OrderState.FAILED, errors)
+
+    def _end_unplanned(
+        self, record: OrderRecord, end: OrderState, errors: tuple[LineError, ...] = ()
+    ) -> None:
+        callback = end_without_run(record.order, end, errors)
+        fields = {"errors": errors} if errors else {}
+        self.orders.end(record.id, end, callback=callback, **fields)

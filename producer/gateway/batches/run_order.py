@@ -59,6 +59,8 @@ class RunOrder(Model):
     """All lines of a batch name this address; it is '' for a run of our own."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of a run of our own, as `plan_run` takes them."""
+    callback_url: str | None = None
+    """It receives the events of a run of our own."""
     metadata: dict[str, str] = Field(default_factory=dict)
     window_s: Count | None = None
     """Seconds after which it expires. None: never."""

@@ -22,6 +22,7 @@ from imagefleet.producer.gateway.redis_keys import (
     runs_due_key,
 )
 from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types, read_key
+from imagefleet.shared.webhooks.outbox_message import OutboxMessage
 
 _CLAIM_S: Final = 15.0
 """Seconds after which another gateway goes on with what a killed one had begun."""
@@ -101,9 +102,8 @@ class RunOrders:
 
     def change(self, order_id: str, **fields: Any) -> None:
         """Write fields of a record. Raises BrokerUnavailable."""
-        texts: dict[Any, Any] = {name: _dump(value) for name, value in fields.items()}
         with self._connection.translate_errors():
-            self._connection.redis.hset(self._key(order_id), mapping=texts)
+            self._connection.redis.hset(self._key(order_id), mapping=_texts(fields))
 
     def note(self, order_id: str, state: OrderState) -> None:
         """Note that an order has come to this state now, unless it did before.
@@ -114,13 +114,28 @@ class RunOrders:
             key, field = self._key(order_id), f"{state.value}_at"
             self._connection.redis.hsetnx(key, field, json.dumps(time.time()))
 
-    def end(self, order_id: str, state: OrderState, **fields: Any) -> None:
-        """Let an order end in this state. Raises BrokerUnavailable."""
-        if fields:
-            self.change(order_id, **fields)
-        self.note(order_id, state)
-        with self._connection.translate_errors():
-            self._connection.redis.expire(self._key(order_id), self._keep_s)
+    def end(
+        self,
+        order_id: str,
+        state: OrderState,
+        *,
+        callback: OutboxMessage | None = None,
+        **fields: Any,
+    ) -> None:
+        """Let an order end in this state, and report that by `callback`.
+
+        Raises BrokerUnavailable.
+        """
+        key = self._key(order_id)
+        redis = self._connection.redis
+        with self._connection.translate_errors(), redis.pipeline(transaction=True) as pipe:
+            if fields:
+                pipe.hset(key, mapping=_texts(fields))
+            pipe.hsetnx(key, f"{state.value}_at", json.dumps(time.time()))
+            pipe.expire(key, self._keep_s)
+            if callback is not None:
+                self._connection.outbox.add(callback, pipe)
+            pipe.execute()
         self.due.forget(order_id)
 
     def folder(self, tenant: str | None) -> str:
@@ -136,6 +151,10 @@ class RunOrders:
 
 def _without_time(order: RunOrder) -> RunOrder:
     return order.model_copy(update={"created_at": 0.0})
+
+
+def _texts(fields: dict[str, Any]) -> dict[Any, Any]:
+    return {name: _dump(value) for name, value in fields.items()}
 
 
 def _dump(value: Any) -> str:

@@ -23,6 +23,7 @@ def run_body(record: OrderRecord, run: RunStatus | None) -> dict[str, Any]:
         "input_file_id": order.input_file_id,
         "options": order.options,
         "priority": order.priority,
+        "callback_url": order.callback_url,
         "created_at": int(order.created_at),
         **moments(record),
         "errors": [each.model_dump() for each in record.errors],
