@@ -2,15 +2,18 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Final, NoReturn
 
 from imagefleet.producer.bulk.dry_run import DryRun
 from imagefleet.producer.bulk.progress_view import error_lines, watch
 from imagefleet.producer.bulk.rejected import describe_rejected
-from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.producer.bulk.run import BulkRun, last_or_raise
 from imagefleet.producer.commands.output import echo, echo_json, format_duration, make_console
+from imagefleet.producer.connection.outages import deadline_of
+from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.text.printable import counted
 
@@ -31,14 +34,30 @@ def print_rejected(count: int, first: Iterable[Mapping[str, object]], listed_in:
         echo(f"  {describe_rejected(row)}", err=True)
 
 
-def watch_run(bulk_run: BulkRun, *, as_json: bool) -> None:
-    """Show the progress of a run until it ends, or then its status, and end this process."""
+def watch_run(
+    bulk_run: BulkRun,
+    *,
+    as_json: bool,
+    timeout: float | None = None,
+    watched: Callable[[Iterator[RunStatus]], Iterator[RunStatus]] = iter,
+) -> None:
+    """Show the progress of a run until it ends, or then its status, and end this process.
+
+    Args:
+        timeout: seconds to wait at most, without a progress view.
+        watched: is given the statuses of the run, and yields them.
+
+    Raises ResultTimeout.
+    """
+    statuses = watched(bulk_run.statuses(every_s=1.0, deadline=deadline_of(timeout)))
     try:
+        if as_json or timeout is not None:
+            [last] = deque(statuses, maxlen=1)
+            statuses = iter([last_or_raise(last, timeout)])
         if as_json:
-            last = bulk_run.wait()
             echo_json(last.model_dump_json())
         else:
-            last = watch(bulk_run.statuses(every_s=1.0), make_console())
+            last = watch(statuses, make_console())
     except KeyboardInterrupt:
         echo(f"The run continues. `imagefleet bulk wait {bulk_run.id}` shows it again.", err=True)
         sys.exit(130)

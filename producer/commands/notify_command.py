@@ -1,0 +1,100 @@
+"""Run a command of the user for each event of a run: the event is its standard input, as JSON."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any, Final, Self
+
+import click
+
+from imagefleet.producer.bulk.run_notices import RunNotices
+from imagefleet.producer.commands.output import echo
+from imagefleet.shared.bulk.records import RunStatus
+from imagefleet.shared.text.printable import printable, printable_lines
+
+_OPTION: Final = "--notify-command"
+_TIMEOUT_S: Final = 60.0
+"""A command that needs longer is killed: the next event waits for it."""
+_MAX_OUTPUT_BYTES: Final = 4_096
+"""So much of its output is printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotifyCommand:
+    """Runs a command: a program and its arguments. No shell reads them."""
+
+    words: tuple[str, ...]
+    timeout_s: float = _TIMEOUT_S
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Split a text as a POSIX shell splits words: by blanks, with quotes and backslashes.
+
+        Raises:
+            click.UsageError: a quote is not closed, or the first word is no program of this host.
+        """
+        try:
+            words = tuple(shlex.split(text))
+        except ValueError:
+            raise click.UsageError(f"{_OPTION} {text!r}: a quote is not closed") from None
+        if not words:
+            raise click.UsageError(f"{_OPTION} must name a program")
+        if shutil.which(words[0]) is None:
+            raise click.UsageError(
+                f"{_OPTION}: there is no program {words[0]!r} here. What needs a shell, as a pipe "
+                "or a variable, goes into sh -c '…'"
+            )
+        return cls(words=words)
+
+    def watched(self, statuses: Iterator[RunStatus], notices: RunNotices) -> Iterator[RunStatus]:
+        """Yield the statuses, and run the command for each event that follows from them."""
+        for status in statuses:
+            for event in notices.of(status, time.monotonic()):
+                self.run(event)
+            yield status
+
+    def run(self, event: Mapping[str, Any]) -> None:
+        """Run the command. Print its output, and why it failed if it did, on standard error."""
+        with tempfile.TemporaryFile() as output:
+            reason = self._run(json.dumps(event), output)
+            output.seek(0)
+            if said := output.read(_MAX_OUTPUT_BYTES).decode(errors="replace").rstrip():
+                echo(printable_lines(said), err=True)
+        if reason:
+            echo(f"{_OPTION} failed for {event['type']}: {reason}", err=True)
+
+    def _run(self, text: str, output: IO[bytes]) -> str | None:
+        """Return why the command failed; None if it did not."""
+        try:
+            process = subprocess.Popen(
+                self.words,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return printable(str(error))
+        try:
+            process.communicate(f"{text}\n".encode(), timeout=self.timeout_s)
+        except subprocess.TimeoutExpired:
+            return f"it did not end within {self.timeout_s:g} s and was killed"
+        finally:
+            _kill(process)
+        return f"exit code {process.returncode}" if process.returncode else None
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a command that has not ended, with what it has started."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
