@@ -115,6 +115,18 @@ def test_a_job_may_start_from_an_image(fleet: Fleet) -> None:
     assert (job.status().step, plain.status().step) == (6, 9)
 
 
+def test_images_of_a_dataset_are_generated_again_with_equal_pixels(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    prompts = [f"a red circle and {number} stars" for number in range(5)]
+    run = fleet.client.bulk(prompts, tmp_path / "data", seed=1, guidance_scale=3.0)
+    assert run.wait(900).images == 5
+    report = run.verify(sample=3)
+    assert (report.clean, report.regenerated) == (True, 3)
+    assert report.max_difference is not None
+    assert report.max_difference <= 1
+
+
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [

@@ -290,6 +290,7 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
         Long(
             "test_z_image_engine.py has the images in a stream",
             [
+                "test_a_block_of_full_width_computes_the_same_tokens",
                 "test_whole_images_are_those_of_diffusers",
                 "test_a_guidance_scale_of_zero_is_no_guidance_beside_a_slot_that_has_one",
                 "test_images_that_start_from_an_image_are_those_of_diffusers",
@@ -299,7 +300,10 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
     "unit/engine/test_z_image_engine.py": [
         Long(
             "the same images in a stream stay",
-            ["test_images_of_a_whole_batch_are_those_of_diffusers"],
+            [
+                "test_images_of_a_whole_batch_are_those_of_diffusers",
+                "test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers",
+            ],
         ),
     ],
 }

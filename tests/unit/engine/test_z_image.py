@@ -11,21 +11,31 @@ import numpy as np
 import pytest
 from flax import nnx
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.weights import WeightMapping
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.families.z_image.configs import Configs
 from imagefleet.worker.engine.families.z_image.denoiser import ZImageDenoiser
-from imagefleet.worker.engine.families.z_image.transformer import RefinedText, Transformer
+from imagefleet.worker.engine.families.z_image.transformer import (
+    Block,
+    RefinedText,
+    Transformer,
+    _angles,
+)
+from imagefleet.worker.engine.families.z_image.transformer_config import TransformerConfig
+from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.rotary import Rotation
+from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.sampling import programs as diffusion_programs
 from imagefleet.worker.engine.schedulers.registry import step_table
 from tests.unit.engine.flow_parity import FlowOracle, write_drawn_weights
-from tests.unit.engine.parity import FOLDER, worst
+from tests.unit.engine.parity import FOLDER, stored_shapes, worst
 from tools.parity.flow.z_image_case import (
+    FULL_TOKENS,
     GUIDANCES,
     HEIGHT,
     MOST_STEPS,
@@ -38,9 +48,10 @@ from tools.parity.flow.z_image_case import (
     VARIANTS,
     WIDTH,
     Variant,
+    full_inputs,
     write_configs,
 )
-from tools.parity.known.write import init_image, inpaint_mask
+from tools.parity.known.write import draw, init_image, inpaint_mask
 
 ANSWERS: Final = load_file(FOLDER / "z_image.safetensors")
 NOISE: Final = ANSWERS["noise"]
@@ -116,6 +127,28 @@ def test_each_block_computes_the_same_tokens(oracle: FlowOracle, name: str) -> N
     if kind != "context_refiner":
         time = network.t_embedder(jnp.array(TIMES[:1]) * 1000, jnp.float32)
     assert worst(block(x, rotation, None, time), expected) < TOLERANCE
+
+
+class _OneBlock(Block):
+    weight_names = Transformer.weight_names
+
+
+def test_a_block_of_full_width_computes_the_same_tokens(tmp_path: Path) -> None:
+    config = TransformerConfig.from_json({})
+    network = abstract_network(_OneBlock, config)
+    drawn = {key: draw("transformer", key, shape) for key, shape in stored_shapes(network).items()}
+    (tmp_path / "transformer").mkdir()
+    save_file(drawn, tmp_path / "transformer" / "diffusion_pytorch_model.safetensors")
+    files = CheckpointFiles(tmp_path).open_weights(["transformer"])["transformer"]
+    weights = WeightMapping("transformer", network, files).load(
+        np.dtype(np.float32), Placement.of(1)
+    )
+    tokens, time = full_inputs()
+    places = np.zeros((FULL_TOKENS, 3), np.int64)
+    places[:, 0] = 1 + np.arange(FULL_TOKENS)
+    rotation = Rotation.of_angles(_angles(config, places))
+    block: Any = nnx.merge(nnx.graphdef(network), weights)
+    assert worst(block(tokens, rotation, None, time), ANSWERS["full_block"]) < TOLERANCE
 
 
 def _assert_equal(images: NDArray[np.int_], name: str) -> None:

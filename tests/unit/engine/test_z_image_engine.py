@@ -4,6 +4,7 @@ Some have mixtures of LoRA of their own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -63,9 +64,12 @@ def lora_options(folder: Path, scales: Mapping[str, float] | None = None) -> tup
     )
 
 
-@pytest.fixture(scope="module")
-def engine(folder: Path) -> Iterator[DiffusionEngine]:
-    """Every image of this engine begins with the noise that diffusers' images begin with."""
+@contextmanager
+def _loaded(folder: Path, devices: int = 1) -> Iterator[DiffusionEngine]:
+    """Load the model, with one copy of the weights on all devices.
+
+    Every image begins with the noise that diffusers' images begin with.
+    """
     noise = jnp.asarray(np.moveaxis(ANSWERS["noise"][:1], 1, -1))
 
     def normal(keys: jnp.ndarray, _: tuple[int, ...]) -> jnp.ndarray:
@@ -74,7 +78,7 @@ def engine(folder: Path) -> Iterator[DiffusionEngine]:
     with patch.object(diffusion_programs, "normal", normal):
         engine = load_engine(
             str(folder),
-            devices=1,
+            mesh=f"data=1,model={devices}",
             per_device_batch=SLOTS,
             shapes=[SHAPE],
             cache_dir=folder.parent / "cache",
@@ -82,6 +86,12 @@ def engine(folder: Path) -> Iterator[DiffusionEngine]:
             options=ModelOptions(job_loras=lora_options(folder.parent)),
         )
         assert isinstance(engine, DiffusionEngine)
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Iterator[DiffusionEngine]:
+    with _loaded(folder) as engine:
         yield engine
 
 
@@ -146,6 +156,17 @@ def test_images_of_a_whole_batch_are_those_of_diffusers(engine: DiffusionEngine)
         _assert_equal(list(batch.images()), names)
     assert engine.recompiles == 0
     _require_offers(engine)
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers(
+    folder: Path, devices: int
+) -> None:
+    """The two heads are split over two devices, and each over two of four."""
+    with _loaded(folder, devices) as engine:
+        (stream,) = engine.open_streams()
+        specs = _specs()
+        _assert_equal(run_stream(stream, SHAPE, SLOTS, list(specs.values())), list(specs))
 
 
 def _require_offers(engine: DiffusionEngine) -> None:

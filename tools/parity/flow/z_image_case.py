@@ -178,6 +178,17 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 }
 
 
+FULL_TOKENS: Final = 6
+"""The input of the block of full width has this many tokens, at the positions (1, 0, 0), …"""
+
+
+def full_inputs() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return tokens `[1, n, 3840]` and an embedded time `[1, 256]` for a block of full width."""
+    random = np.random.RandomState(9)
+    tokens, time = (random.standard_normal((1, *size)) for size in ((FULL_TOKENS, 3840), (256,)))
+    return tokens.astype(np.float32), time.astype(np.float32)
+
+
 def write_configs(folder: Path, variant: Variant | None = None) -> None:
     """Write all files of a checkpoint but its weights."""
     write_files(folder, INDEX, (variant or Variant()).configs)

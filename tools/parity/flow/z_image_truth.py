@@ -21,6 +21,10 @@ from diffusers import (
     ZImageTransformer2DModel,
 )
 from diffusers.models.autoencoders import vae
+from diffusers.models.transformers.transformer_z_image import (
+    RopeEmbedder,
+    ZImageTransformerBlock,
+)
 from diffusers.pipelines.z_image import pipeline_z_image_img2img, pipeline_z_image_inpaint
 from PIL import Image
 from transformers import Qwen3Config, Qwen3Model
@@ -30,6 +34,7 @@ from tools.parity.flow.checkpoint import write_weights
 from tools.parity.flow.z_image_case import (
     CHANNELS,
     DOWNSAMPLING,
+    FULL_TOKENS,
     GUIDANCES,
     HEIGHT,
     MOST_STEPS,
@@ -42,10 +47,11 @@ from tools.parity.flow.z_image_case import (
     VARIANTS,
     WIDTH,
     Variant,
+    full_inputs,
     write_configs,
 )
 from tools.parity.flow.z_image_loras import CASES, LAYERS, write_loras
-from tools.parity.known.write import init_image, inpaint_mask
+from tools.parity.known.write import draw, init_image, inpaint_mask
 
 _SIZE = (CHANNELS, HEIGHT // DOWNSAMPLING, WIDTH // DOWNSAMPLING)
 _BLOCKS = ("noise_refiner", "context_refiner", "layers")
@@ -83,6 +89,7 @@ def z_image_answers() -> Tensors:
         answers[f"image|{guidance}"] = _image(pipeline, guidance)
     for name, variant in VARIANTS.items():
         answers[name] = _image_of(variant)
+    answers |= _full_block()
     answers |= _images_with_loras()
     image = Image.fromarray(init_image(WIDTH)[:HEIGHT])
     mask = Image.fromarray(inpaint_mask(WIDTH)[:HEIGHT])
@@ -102,6 +109,18 @@ def z_image_answers() -> Tensors:
             answers[name] = _image(other, GUIDANCES[-1], count=1, **given)
             answers[f"{name}.skipped"] = _skipped(other)
     return {key: tensor.clone().contiguous() for key, tensor in answers.items()}
+
+
+def _full_block() -> Tensors:
+    """Return the output of one block of the published width, with drawn weights."""
+    block = ZImageTransformerBlock(0, 3840, 30, 30, 1e-5, True)
+    for key, weight in block.named_parameters():
+        weight.copy_(torch.from_numpy(draw("transformer", key, tuple(weight.shape))))
+    tokens, time = map(torch.from_numpy, full_inputs())
+    places = torch.zeros(FULL_TOKENS, 3, dtype=torch.int64)
+    places[:, 0] = 1 + torch.arange(FULL_TOKENS)
+    rope = RopeEmbedder(theta=256.0, axes_dims=[32, 48, 48], axes_lens=[1536, 512, 512])
+    return {"full_block": block(tokens, None, rope(places)[None], time)}
 
 
 def _images_with_loras() -> Tensors:
