@@ -66,8 +66,10 @@ class Threads:
                     answer = await asyncio.wrap_future(call)
         except TimeoutError:
             if limit.expired():
-                wrong = f"{self._whose} did not answer within {self._within_s:g} s"
-                raise self._late(wrong) from None
+                within = f"did not answer within {self._within_s:g} s"
+                raise self._late(
+                    f"{self._whose} {within}: it hangs, or this gateway has too much to do"
+                ) from None
             raise
         return answer
 
