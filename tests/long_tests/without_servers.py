@@ -82,6 +82,15 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
                 "test_stable_diffusion_in_float32_fits_v2_only_with_two_devices_a_copy",
             ],
         ),
+        Long(
+            "the times of Stable Diffusion 1.4 stay",
+            ["test_the_times_of_a_plan_are_within_15_percent_of_the_compilers"],
+            but=[FIRST],
+        ),
+        Long(
+            "test_plan_command.py has a plan with times, and one without",
+            ["test_a_plan_has_times_only_where_whole_copies_were_compiled"],
+        ),
     ],
     "unit/engine/test_image_models.py": [
         Long(
