@@ -7,8 +7,8 @@ OUT    ?= out
 # The last diffusers with Flax in it, on our JAX.
 TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformers==4.57.6 pillow
 # Half of the tests with servers wait for leases and processes, so three at once keep two cores busy; four took as long.
-# Tests without servers compute. The two run apart, because a process with JAX in it must not fork. Files run in the order of
-# the command line. The longest come early, so that the other processes do not wait for them.
+# Tests without servers compute, beside them but in processes of their own, because one with JAX in it must not fork. Files
+# run in the order of the command line. The longest come early, so that the other processes do not wait for them.
 PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 LONGEST = tests/integration/test_worker_process.py
 WITH_SERVERS = -n 3 tests/chaos tests/fuzz $(LONGEST) tests/integration/gateway $(filter-out $(LONGEST),$(wildcard tests/integration/test_*.py))
@@ -32,8 +32,7 @@ demo: $(VENV)/.demo ## run the main job: 16 prompts through Redis, a worker and 
 
 test: $(VENV)/.dev ## lint, types, contracts and the short tests: about 12 minutes on two cores
 	$(MAKE) --no-print-directory lint contracts
-	$(MAKE) --no-print-directory -j 2 types servers
-	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory -j 3 $(WHOLE_OUTPUT) types servers unit
 
 check: $(VENV)/.dev ## the part without servers: lint, types, contracts, unit tests
 	$(MAKE) --no-print-directory lint types contracts unit
