@@ -111,7 +111,7 @@ def test_stable_diffusion_in_float32_fits_v2_only_with_two_devices_a_copy(tmp_pa
 
 
 COMPILED: Final[dict[str, tuple[dict[int, float], float]]] = {
-    "sd14": ({1: 17.2, 4: 55.3}, 23.1),
+    "sd14": ({1: 17.3, 4: 55.3}, 23.1),
     "sdxl": ({1: 91.5}, 80.4),
 }
 """Milliseconds on v5e by the TPU compiler: of a step, by the images of a device, and of the
@@ -149,8 +149,8 @@ def test_a_plan_has_times_only_where_whole_copies_were_compiled(tmp_path: Path) 
     # 16 images are a larger step than any that was compiled.
     assert timed == {("v5e-4", "bfloat16", 1, images) for images in (1, 2, 4, 8)}
     rates = {key: planned.images_per_second[shape] for key, planned in plans.items()}
-    # A batch of 50 steps takes 883 ms by the compiler.
-    assert rates.pop(("v5e-4", "bfloat16")) == pytest.approx(4 / 0.883, rel=0.15)
+    # A batch of 50 steps takes 888 ms by the compiler.
+    assert rates.pop(("v5e-4", "bfloat16")) == pytest.approx(4 / 0.888, rel=0.15)
     assert set(rates.values()) == {None}
 
 
