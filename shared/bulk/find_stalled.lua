@@ -6,7 +6,7 @@
 -- ARGV 1 prefix of the runs' hashes
 --      2 seconds without a transition before a run counts as stalled, and between two searches
 --      3 seconds without an image before a run is reported as stalled, and for which the end of a run
---        that has succeeded waits for its summary
+--        that has succeeded waits for its summary if nobody writes it
 -- Returns the id of a run, or nothing. A run that stays stalled is given out again when it has been
 -- stalled for twice as long, because the recovery of a run with many shards takes long, and most
 -- stalled runs only wait for their turn. After MAX_PAUSE_S it is given out again in any case, so
@@ -14,7 +14,7 @@
 -- A caller may die with a run, for example because its plan does not fit the memory. The run's hash counts the
 -- recoveries since the last change that have not ended. From the second on each makes a pause of
 -- `stalled seconds` eight times as long, up to a day, so in the end such a run costs a worker a day.
-local MAX_PAUSE_S, DEATHS_MAX_PAUSE_S = 600, 86400
+local MAX_PAUSE_S, DEATHS_MAX_PAUSE_S, SUMMARY_MAX_S = 600, 86400, 86400
 local now, stalled_s = tonumber(redis.call('TIME')[1]), tonumber(ARGV[2])
 
 local function time_of(text) return tonumber(string.match(text or '', '^%d+$')) or 0 end
@@ -42,12 +42,18 @@ local function is_stalled(run)
   return now - looked_at >= pause
 end
 
--- A run that succeeded is reported by the worker that wrote its summary. That worker may be dead, or of an older release.
+-- Return whether nobody writes the summary of a run that has succeeded, or the writer hangs. Who writes it reports the end;
+-- a worker that did may be dead, or of an older release.
+local function is_left_without_summary(key)
+  local finished_at, summing_at = time_of(redis.call('HGET', key, 'finished_at')), time_of(redis.call('HGET', key, 'summing_at'))
+  local limit = tonumber(ARGV[3])
+  return now - math.max(finished_at, summing_at) >= limit or now - finished_at >= math.max(SUMMARY_MAX_S, limit)
+end
+
 local function report(run)
   local key = ARGV[1] .. run
   if type(redis.pcall('HGET', key, 'callback')) ~= 'string' then return end
-  local ended_s = now - time_of(redis.call('HGET', key, 'finished_at'))
-  report_run(key, KEYS[4], KEYS[5], ended_s >= tonumber(ARGV[3]))
+  report_run(key, KEYS[4], KEYS[5], is_left_without_summary(key))
   report_idle_run(key, KEYS[4], KEYS[5], now, tonumber(ARGV[3]))
 end
 

@@ -11,6 +11,7 @@
 --   reported_events, reported_ends   how many events, and how many ends, were reported so far
 --   idle_counts, idle_since          what a search has counted, and when a search found these counts first, Unix seconds
 --   reported_idle   the `idle_since` that was reported last
+--   summing_at      when somebody was last seen to write the summary, Unix seconds
 local RUN_ENDED = {succeeded = true, failed = true, cancelled = true}
 local SHARDS_IN = {'queued', 'running', 'succeeded', 'failed', 'cancelled'}
 local FIELDS = {

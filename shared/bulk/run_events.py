@@ -6,7 +6,9 @@ process that caused it.
 """
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 IDLE_FACTOR: Final = 10
 """A run is reported as stalled when no image was made for so many times the seconds
 after which workers look for its lost shards. By then their first search has not helped."""
+_RENEW_S: Final = 3.0
+"""Seconds between two signs that a summary is being written. Searches wait for at least 10."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,7 @@ class RunEvents:
         self._namespace = namespace
         self._outbox = outbox_keys(namespace)
         self._script = load_script(client, __package__, "run_events", "report_run", outbox=True)
+        self._renew_script = load_script(client, __package__, "renew_summary")
 
     def set_receiver(self, run: str, receiver: RunReceiver) -> None:
         """Let a run have a receiver. One that is new to it gets the event of the start, or of the
@@ -76,6 +81,34 @@ class RunEvents:
     def report_end(self, run: str) -> None:
         """Report the end of a run, now that its summary is written."""
         self._report(run)
+
+    @contextmanager
+    def summing_up(self, run: str) -> Iterator[None]:
+        """Report the end of a run that has succeeded when the block has written its summary.
+
+        Until then no search reports it. After an error nothing is reported here: who tries next
+        does it, or a search if nobody does.
+        """
+        ended = threading.Event()
+        renewal = threading.Thread(
+            target=self._renew_summary, args=(run, ended), name=f"sum-up-{run}", daemon=True
+        )
+        renewal.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            renewal.join()
+        self.report_end(run)
+
+    def _renew_summary(self, run: str, ended: threading.Event) -> None:
+        """Say again and again that the summary of a run is being written, until it has ended."""
+        from redis.exceptions import RedisError
+
+        while not ended.is_set():
+            with suppress(RedisError):  # the next one may arrive
+                self._renew_script(keys=[run_key(self._namespace, run)])
+            ended.wait(_RENEW_S)
 
     def report_end_again(self, run: str) -> bool:
         """Report the end of a run once more. Return False if it has no receiver, or no record."""

@@ -14,8 +14,9 @@ import standardwebhooks
 from click.testing import CliRunner
 
 from imagefleet import AsyncClient, Client
+from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.producer.commands.cli import main
-from imagefleet.shared.bulk.redis_keys import run_key
+from imagefleet.shared.bulk.redis_keys import run_key, search_throttle_key
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
@@ -159,38 +160,69 @@ class _StoreWithoutSummary:
             reply(door, *forward(self._upstream, door, body))
 
 
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[_StoreWithoutSummary]:
+    with signed_s3() as s3:
+        for name, value in s3.credentials.environment().items():
+            monkeypatch.setenv(name, value)
+        yield _StoreWithoutSummary(s3.endpoint_url)
+
+
+@pytest.fixture
+def door(store: _StoreWithoutSummary) -> Iterator[FaultyS3]:
+    with FaultyS3(store) as door:
+        yield door
+
+
+def _make(producer: Client, door: FaultyS3, receiver: Receiver) -> BulkRun:
+    destination = f"s3://{BUCKET}/data?endpoint_url={door.endpoint_url}"
+    return producer.bulk(PROMPTS, destination, shard_size=10, callback_url=receiver.url)
+
+
 def test_a_worker_that_dies_between_its_last_record_and_the_event_loses_nothing(
     start: StartWorker,
     producer: Client,
     receiver: Receiver,
     client: redis.Redis,
     namespace: str,
-    monkeypatch: pytest.MonkeyPatch,
+    store: _StoreWithoutSummary,
+    door: FaultyS3,
 ) -> None:
-    with signed_s3() as s3:
-        for name, value in s3.credentials.environment().items():
-            monkeypatch.setenv(name, value)
-        store = _StoreWithoutSummary(s3.endpoint_url)
-        with FaultyS3(store) as door:
-            allowed = {"IMAGEFLEET_BULK_ALLOW": door.endpoint_url}
-            worker = start(**allowed)
-            run = producer.bulk(
-                PROMPTS,
-                f"s3://{BUCKET}/data?endpoint_url={door.endpoint_url}",
-                shard_size=10,
-                callback_url=receiver.url,
-            )
-            assert store.is_asked.wait(900)
-            assert run.status().state is State.SUCCEEDED
-            assert client.hget(run_key(namespace, run.id), "reported") == "running"
-            # One that it is sending when it is killed would be sent again after a minute.
-            until(lambda: not client.zcard(f"{namespace}:outbox"))
-            worker.kill()
-            assert ENDED not in [body["type"] for body in _bodies(receiver.deliveries)]
-            store.takes_it.set()
-            start(**allowed)
-            assert _await_end(receiver)[-1]["data"]["images"] == 30
-            assert run.store.exists("stats.json")
+    allowed = {"IMAGEFLEET_BULK_ALLOW": door.endpoint_url}
+    worker = start(**allowed)
+    run = _make(producer, door, receiver)
+    assert store.is_asked.wait(900)
+    assert run.status().state is State.SUCCEEDED
+    assert client.hget(run_key(namespace, run.id), "reported") == "running"
+    # One that it is sending when it is killed would be sent again after a minute.
+    until(lambda: not client.zcard(f"{namespace}:outbox"))
+    worker.kill()
+    assert ENDED not in [body["type"] for body in _bodies(receiver.deliveries)]
+    store.takes_it.set()
+    start(**allowed)
+    assert _await_end(receiver)[-1]["data"]["images"] == 30
+    assert run.store.exists("stats.json")
+
+
+def test_the_end_waits_for_a_summary_that_takes_longer_than_searches_wait(
+    start: StartWorker,
+    producer: Client,
+    receiver: Receiver,
+    client: redis.Redis,
+    namespace: str,
+    store: _StoreWithoutSummary,
+    door: FaultyS3,
+) -> None:
+    """The search of a run whose summary nobody writes reports its end after 10 seconds."""
+    start(IMAGEFLEET_BULK_ALLOW=door.endpoint_url, IMAGEFLEET_BULK_STALLED_S="1")
+    run = _make(producer, door, receiver)
+    assert store.is_asked.wait(900)
+    finished_at = run.status().finished_at or 0
+    until(lambda: float(client.get(search_throttle_key(namespace)) or 0) > finished_at + 12)
+    assert client.hget(run_key(namespace, run.id), "reported") == "running"
+    store.takes_it.set()
+    assert _await_end(receiver)[-1]["data"]["state"] == "succeeded"
+    assert run.store.exists("stats.json")
 
 
 def test_a_worker_that_dies_while_it_tells_is_followed_by_another_with_the_same_id(

@@ -457,6 +457,88 @@ def test_a_search_tells_what_a_worker_of_an_older_release_did_not(
     assert _kinds(deliver()) == [("ended", 100)]
 
 
+def test_a_search_leaves_the_end_to_who_writes_the_summary(
+    runs: RunRecords, deliver: Deliver, client: redis.Redis, namespace: str
+) -> None:
+    _send(runs)
+    for shard in ALL_SHARDS:
+        _finish(runs, shard)
+    deliver()
+    with runs.events.summing_up(RUN.id):
+        until(lambda: client.hexists(run_key(namespace, RUN.id), "summing_at"))
+        _age(client, namespace, "finished_at")
+        _search(runs, client, namespace)
+        assert deliver() == []
+    assert _kinds(deliver()) == [("ended", 100)]
+    _search(runs, client, namespace)
+    assert deliver() == []
+
+
+def _fail_to_sum_up(runs: RunRecords, client: redis.Redis, namespace: str) -> None:
+    with runs.events.summing_up(RUN.id):
+        until(lambda: client.hexists(run_key(namespace, RUN.id), "summing_at"))
+        raise PlanDamaged("the store cannot be reached")
+
+
+def test_a_search_tells_the_end_if_the_writer_of_the_summary_is_gone(
+    runs: RunRecords, deliver: Deliver, client: redis.Redis, namespace: str
+) -> None:
+    _send(runs)
+    for shard in ALL_SHARDS:
+        _finish(runs, shard)
+    deliver()
+    with pytest.raises(PlanDamaged):
+        _fail_to_sum_up(runs, client, namespace)
+    _age(client, namespace, "finished_at")
+    _search(runs, client, namespace)
+    assert deliver() == []
+    _age(client, namespace, "summing_at")
+    _search(runs, client, namespace)
+    assert _kinds(deliver()) == [("ended", 100)]
+
+
+def test_a_search_tells_the_end_if_the_writer_of_the_summary_hangs_for_a_day(
+    runs: RunRecords, deliver: Deliver, client: redis.Redis, namespace: str
+) -> None:
+    _send(runs)
+    for shard in ALL_SHARDS:
+        _finish(runs, shard)
+    deliver()
+    with runs.events.summing_up(RUN.id):
+        until(lambda: client.hexists(run_key(namespace, RUN.id), "summing_at"))
+        _age(client, namespace, "finished_at", hours=23)
+        _search(runs, client, namespace)
+        assert deliver() == []
+        _age(client, namespace, "finished_at", hours=1)
+        _search(runs, client, namespace)
+        assert _kinds(deliver()) == [("ended", 100)]
+    assert deliver() == []
+
+
+def test_a_summary_of_a_run_without_a_record_leaves_none(
+    runs: RunRecords, client: redis.Redis, namespace: str
+) -> None:
+    with runs.events.summing_up(RUN.id):
+        runs.events._renew_script(keys=[run_key(namespace, RUN.id)])
+    assert client.keys(f"{namespace}*") == []
+
+
+def test_a_record_that_is_made_anew_counts_from_1_with_later_times(
+    runs: RunRecords, outbox: Outbox, client: redis.Redis, namespace: str
+) -> None:
+    told = []
+    for _ in range(2):
+        _send(runs)
+        _begin(runs, 0)
+        runs.report_progress(RUN.id, 0, "a", "host", 4, 0)
+        for message in outbox.claim(9, 60):
+            outbox.mark_delivered(message, DELIVERED)
+            body = json.loads(message.body)
+            told.append((body["timestamp"], body["data"]["sequence"]))
+        client.delete(*client.keys(f"{namespace}:bulk*"))
+    assert [sequence for _, sequence in sorted(told)] == [1, 2, 1, 2]
+
+
 def test_an_end_that_nobody_told_is_told_before_the_run_starts_anew(
     runs: RunRecords, deliver: Deliver
 ) -> None:

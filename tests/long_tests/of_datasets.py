@@ -190,6 +190,7 @@ OF_DATASETS: Final[Mapping[str, Sequence[Long]]] = {
             [
                 "test_the_same_command_again_tells_nothing_and_failed_rows_tell_another_end",
                 "test_a_worker_that_dies_between_its_last_record_and_the_event_loses_nothing",
+                "test_the_end_waits_for_a_summary_that_takes_longer_than_searches_wait",
                 "test_a_worker_that_dies_while_it_tells_is_followed_by_another_with_the_same_id",
                 "test_a_receiver_that_is_away_for_a_while_is_told_everything",
                 "test_a_redis_that_is_killed_and_started_again_loses_no_event",

@@ -6,6 +6,7 @@ and the end of the run reported.
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final, Protocol, TypeVar
 
 from imagefleet.shared.bulk.plan import Plan
@@ -30,7 +31,7 @@ class EndedShard:
     def __init__(
         self,
         name: str,
-        report_end: Callable[[], object],
+        summing_up: Callable[[], AbstractContextManager[object]],
         open_store: Callable[[], ObjectStore],
         read_plan: Callable[[], Plan],
         retry: Retry,
@@ -38,13 +39,13 @@ class EndedShard:
         """Store the arguments. Nothing is opened or read before something is to be done.
 
         Args:
-            report_end: reports the end of the run to its receiver.
+            summing_up: within its block the summary is written; then it reports the end of the run.
             open_store: returns the store of the dataset, or raises InvalidRequest.
             read_plan: returns the plan, or raises PlanDamaged.
             retry: repeats both while the store is unavailable.
         """
         self.name: Final = name
-        self._report_end = report_end
+        self._summing_up = summing_up
         self._open_store, self._read_plan, self._retry = open_store, read_plan, retry
 
     def delete_checkpoints(self) -> None:
@@ -55,8 +56,8 @@ class EndedShard:
 
     def sum_up(self, write: Callable[[ObjectStore, Plan], object]) -> None:
         """Let `write` write the summary of the run, which has succeeded, and report its end."""
-        self._tidy(lambda plan: write(self._open_store(), plan), "writing the summary")
-        self._report_end()
+        with self._summing_up():
+            self._tidy(lambda plan: write(self._open_store(), plan), "writing the summary")
 
     def _tidy(self, act: Callable[[Plan], object], what: str) -> None:
         """Do what is left to do, if the plan is still there.

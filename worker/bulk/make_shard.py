@@ -87,7 +87,7 @@ class _ShardMaker:
         self._spooled_bytes = 0  # of the samples that the store is to take
         self._ended = EndedShard(
             self.name,
-            partial(context.runs.events.report_end, message.run),
+            partial(context.runs.events.summing_up, message.run),
             lambda: self._store,
             self._read_plan,
             self._retry,

@@ -108,5 +108,5 @@ class RunRecovery:
         if sent := self._runs.resend_lost(status.as_new_run, shards_to_send(plan, plan.shards)):
             log.warning("run %s: sent %d lost shards again", run, sent)
         if self._runs.finish_run(run) is State.SUCCEEDED:
-            write_missing_summary(store, plan)
-            self._runs.events.report_end(run)
+            with self._runs.events.summing_up(run):
+                write_missing_summary(store, plan)
