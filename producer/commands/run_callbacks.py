@@ -9,7 +9,8 @@ from imagefleet.shared.webhooks.outbox_message import CallbackEntry
 
 
 def callbacks_of_run(client: Client, run: str) -> list[CallbackEntry]:
-    """Return the callbacks of a run, by its id or destination: given up, waiting, and delivered.
+    """Return the callbacks of a run, by any name that `_status` takes: given up, waiting, and
+    delivered.
 
     Raises UnknownRun, UnreadableRecord.
     """
@@ -21,8 +22,8 @@ def callbacks_of_run(client: Client, run: str) -> list[CallbackEntry]:
 def replay_end_of_run(client: Client, run: str) -> str:
     """Let the callback of the end of a run be due now, and return its id.
 
-    One that was given up is sent again. Otherwise it is another event, as the receiver may have
-    had the first.
+    One that was given up is sent again, and one that waits is due now. Otherwise it is another
+    event, as the receiver has had the first.
 
     Raises:
         UnknownRun, UnreadableRecord: there is no such run, or it cannot be read.
@@ -39,14 +40,25 @@ def replay_end_of_run(client: Client, run: str) -> str:
         callback_id = f"{name}.ended"
         try:
             client.outbox.replay(callback_id)
-        except UnknownJob:  # delivered, waiting or dropped
+        except UnknownJob:  # waiting, delivered or dropped
             client.outbox.enable(url)
-            runs.events.report_end_again(status.id)
+            if not client.outbox.make_due_now(callback_id):
+                runs.events.report_end_again(status.id)
     return callback_id
 
 
 def _status(client: Client, run: str) -> RunStatus:
-    """Return the status of a run. Its id suffices, also if its destination cannot be opened."""
+    """Return the status of a run, by its id, by what its events call it, or by its destination.
+
+    One that was ordered over HTTP has another id in its events. A destination is opened only if
+    nothing else fits.
+    """
     with suppress(UnknownRun), client.connection.runs() as runs:
         return runs.get(run)
+    if "/" not in run:
+        with client.connection.runs() as runs:
+            for each in runs.ids():
+                receiver = runs.events.receiver_of(each)
+                if receiver is not None and receiver[0] == run:
+                    return runs.get(each)
     return client.find_bulk(run).status()

@@ -36,7 +36,7 @@ def webhooks() -> None:
 
 @client_command
 @click.option("--job", "job_id", help="List this job's callbacks only, including delivered ones.")
-@click.option("--run", help="The same of a bulk run: its id or destination.")
+@click.option("--run", help="The same of a bulk run: its id, its id over HTTP, or its destination.")
 @click.option("--failed", is_flag=True, help="List only callbacks that were given up.")
 @limit_option
 @json_option()
@@ -68,7 +68,7 @@ def list_callbacks(
 @client_command
 @click.argument("ids", nargs=-1)
 @click.option("--job", "job_id", help="Send this job's final callback, even if it was delivered.")
-@click.option("--run", help="The same of a bulk run: its id or destination.")
+@click.option("--run", help="The same of a bulk run: its id, its id over HTTP, or its destination.")
 @json_option()
 def replay(
     client: Client, ids: tuple[str, ...], job_id: str | None, run: str | None, as_json: bool

@@ -212,6 +212,14 @@ class Outbox:
             )
         self.enable(message.url)
 
+    def make_due_now(self, message_id: str) -> bool:
+        """Let a waiting message be due now. Return False if no waiting message has this id."""
+        if read_key(self._redis, lambda pipe: pipe.zscore(self._due, message_id)) is None:
+            return False
+        clock: Any = self._redis.time()
+        self._redis.zadd(self._due, {message_id: clock[0] + clock[1] / 1e6}, xx=True)
+        return True
+
     def discard_test(self, message: OutboxMessage) -> None:
         """Delete a test and the log of its delivery. A worker may still be sending it."""
         with self._redis.pipeline(transaction=True) as pipe:

@@ -219,6 +219,37 @@ def test_callbacks_of_a_run_are_listed_and_its_end_is_sent_again(
     assert json.loads(again.body)["data"]["state"] == "cancelled"
 
 
+def test_the_end_of_a_run_that_waits_is_due_now_and_stays_one_event(
+    run: Run, client: redis.Redis, namespace: str
+) -> None:
+    runs, outbox = _start_run(client, namespace), Outbox(client, namespace)
+    runs.cancel(RUN.id)
+    [message] = outbox.claim(2, 60)
+    outbox.retry(message, 3600, DeliveryOutcome(verdict=DeliveryVerdict.RETRY, status=503))
+    assert outbox.claim(2, 60) == []
+    outbox.disable("https://hooks.example/x")
+    assert run("webhooks", "replay", "--run", RUN.id).stdout == "run_1.ended  due now\n"
+    assert not outbox.is_disabled("https://hooks.example/x")
+    [again] = outbox.claim(2, 60)
+    assert (again.id, again.occurrence) == (message.id, message.occurrence)
+    assert outbox.count_waiting() == 1
+
+
+def test_a_run_is_found_by_the_id_that_its_events_have(
+    run: Run, client: redis.Redis, namespace: str
+) -> None:
+    runs, outbox = _start_run(client, namespace), Outbox(client, namespace)
+    runs.start(replace(RUN, id="without-receiver"))
+    runs.cancel(RUN.id)
+    [message] = outbox.claim(2, 60)
+    outbox.mark_delivered(message, DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=204))
+    assert run("webhooks", "replay", "--run", "run_1").stdout == "run_1.ended  due now\n"
+    waiting, delivered = run("webhooks", "list", "--run", "run_1").stdout.splitlines()
+    assert waiting.startswith("run_1.ended  waiting")
+    assert delivered.startswith("run_1.ended  delivered")
+    assert "'run_2' is neither a run" in run("webhooks", "list", "--run", "run_2").stderr
+
+
 def test_the_end_of_a_run_without_a_receiver_or_an_end_cannot_be_sent(
     run: Run, client: redis.Redis, namespace: str
 ) -> None:
