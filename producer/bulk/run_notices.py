@@ -1,7 +1,8 @@
 """Derive the events of a run from successive statuses, for who waits for it in this process.
 
 Input: statuses. Output: events with the names and the data that callbacks have; `run_events.lua`
-writes those. Their `sequence` counts the events of this wait. Nothing is sent.
+writes those. Their `sequence` counts the events of this wait: a later one begins with 1 again, and
+with `run.started` as things are then. Nothing is sent.
 """
 
 import math

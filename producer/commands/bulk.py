@@ -4,21 +4,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 
 import click
 from rich.table import Table
 
 from imagefleet.producer.bulk.progress_view import Rates, line, render
 from imagefleet.producer.bulk.repair import is_repaired
-from imagefleet.producer.bulk.run_notices import STALLED_S, RunNotices
 from imagefleet.producer.bulk.verify_report import VerifyReport
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.commands.bulk_output import watch_run
 from imagefleet.producer.commands.bulk_run import run
 from imagefleet.producer.commands.cancelled import describe_cancelled, is_too_late
 from imagefleet.producer.commands.client_command import client_command
-from imagefleet.producer.commands.notify_command import NotifyCommand
+from imagefleet.producer.commands.notify_command import NotifyCommand, notify_options, watched_by
 from imagefleet.producer.commands.output import (
     cell,
     echo,
@@ -65,25 +63,13 @@ def status(client: Client, name: str | None, as_json: bool) -> None:
 @client_command
 @click.argument("name", metavar="RUN")
 @click.option("--timeout", type=SECONDS, help="Maximum seconds to wait, without a progress view.")
-@click.option(
-    "--notify-command",
-    metavar="COMMAND",
-    help="Run this at the start, each tenth of the images, a stall and the end, with the event as "
-    "JSON on its standard input. It is split into words as by a shell, but no shell runs it.",
-)
-@click.option(
-    "--stalled-after",
-    type=click.FloatRange(min=0, min_open=True),
-    default=STALLED_S,
-    show_default=True,
-    help="Seconds without an image until --notify-command learns of a stall.",
-)
+@notify_options
 @json_option("Print the last status as one JSON object, and no progress.")
 def wait(
     client: Client,
     name: str,
     timeout: float | None,
-    notify_command: str | None,
+    notify_command: NotifyCommand | None,
     stalled_after: float,
     as_json: bool,
 ) -> None:
@@ -92,13 +78,9 @@ def wait(
     The exit code is 1 if it does not succeed, and 3 if it does and rows were rejected or images
     failed, whatever becomes of --notify-command.
     """
-    command = None if notify_command is None else NotifyCommand.parse(notify_command)
     bulk_run = client.find_bulk(name)
-    if command is None:
-        watch_run(bulk_run, as_json=as_json, timeout=timeout)
-    else:
-        watched = partial(command.watched, notices=RunNotices(bulk_run, stalled_after))
-        watch_run(bulk_run, as_json=as_json, timeout=timeout, watched=watched)
+    watched = watched_by(notify_command, bulk_run, stalled_after)
+    watch_run(bulk_run, as_json=as_json, timeout=timeout, watched=watched)
 
 
 @client_command

@@ -19,6 +19,7 @@ from imagefleet.producer.commands.bulk_output import (
 )
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.input_options import input_options
+from imagefleet.producer.commands.notify_command import NotifyCommand, notify_options, watched_by
 from imagefleet.producer.commands.output import echo, echo_json, json_option
 from imagefleet.producer.commands.parameter_options import parameter_options
 from imagefleet.shared.bulk.plan import BulkFormat
@@ -137,6 +138,7 @@ def _require_inputs(
 @click.option(
     "--wait/--no-wait", default=True, show_default=True, help="Show the progress until the end."
 )
+@notify_options
 @json_option("Print the status as one JSON object, with --wait at the end, and no progress.")
 def run(
     client: Client,
@@ -145,6 +147,8 @@ def run(
     columns: tuple[str, ...],
     is_dry_run: bool,
     wait: bool,
+    notify_command: NotifyCommand | None,
+    stalled_after: float,
     as_json: bool,
     strict: bool,
     **options: Any,
@@ -163,6 +167,8 @@ def run(
     given |= {"columns": _parse_columns(columns), "upload_files": True}
     if strict and given.setdefault("max_rejected", "0") != "0":
         raise click.UsageError("give either --strict or --max-rejected")
+    if notify_command is not None and not wait:
+        raise click.UsageError("--notify-command needs --wait: this process runs the command")
     names = InputNames(inputs)
     if is_dry_run:
         CallbackAddress.parse(of_run["callback_url"], of_run["callback_tenant"])
@@ -179,7 +185,8 @@ def run(
     listed_in = "; plan/rejected.jsonl lists all of them"
     print_rejected(plan.rejected, bulk_run.rejected(), listed_in)
     if wait:
-        watch_run(bulk_run, as_json=as_json)
+        watched = watched_by(notify_command, bulk_run, stalled_after)
+        watch_run(bulk_run, as_json=as_json, watched=watched)
         return
     if as_json:
         echo_json(bulk_run.status().model_dump_json())

@@ -1,4 +1,8 @@
-"""Run a command of the user for each event of a run: the event is its standard input, as JSON."""
+"""Run a command of the user for each event of a run: the event is its standard input, as JSON.
+
+Input: the options of a command that waits for the run. Output: a function through which the
+statuses of the run pass.
+"""
 
 import json
 import os
@@ -8,17 +12,21 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, Final, Self
+from functools import partial
+from typing import IO, Any, Final, Self, TypeVar
 
 import click
 
-from imagefleet.producer.bulk.run_notices import RunNotices
+from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.producer.bulk.run_notices import STALLED_S, RunNotices
 from imagefleet.producer.commands.output import echo
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.text.printable import printable, printable_lines
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTION: Final = "--notify-command"
 _TIMEOUT_S: Final = 60.0
@@ -90,6 +98,42 @@ class NotifyCommand:
         finally:
             _kill(process)
         return f"exit code {process.returncode}" if process.returncode else None
+
+
+def _parsed(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> NotifyCommand | None:
+    return None if text is None else NotifyCommand.parse(text)
+
+
+def notify_options(command: F) -> F:
+    """Add `--notify-command` and `--stalled-after` to a command that waits for a run."""
+    notify = click.option(
+        _OPTION,
+        metavar="COMMAND",
+        callback=_parsed,
+        help="Run this at the start, each tenth of the images, a stall and the end, with the event "
+        "as JSON on its standard input. It is split into words as by a shell, but no shell runs "
+        "it.",
+    )
+    stalled = click.option(
+        "--stalled-after",
+        type=click.FloatRange(min=0, min_open=True),
+        default=STALLED_S,
+        show_default=True,
+        help=f"Seconds without an image until {_OPTION} learns of a stall.",
+    )
+    return notify(stalled(command))
+
+
+def watched_by(
+    command: NotifyCommand | None, run: BulkRun, stalled_after: float
+) -> Callable[[Iterator[RunStatus]], Iterator[RunStatus]]:
+    """Return what yields the statuses of a run that it is given, and runs the command, if one is
+    given, for each event."""
+    if command is None:
+        return iter
+    return partial(command.watched, notices=RunNotices(run, stalled_after))
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

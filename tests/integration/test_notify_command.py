@@ -53,6 +53,23 @@ def test_each_event_runs_the_command_and_the_exit_code_stays(
     assert (again.exit_code, events.read_text().count("run.ended")) == (3, 2)
 
 
+def test_the_command_that_starts_a_run_tells_too(
+    start: StartWorker, connection: list[str], tmp_path: Path
+) -> None:
+    start()
+    table, events = tmp_path / "prompts.txt", tmp_path / "events"
+    table.write_text("\n".join(PROMPTS[:4]))
+    command = ["bulk", "run", str(table), str(tmp_path / "data"), *connection]
+    command += ["--notify-command", f"sh -c 'cat >> \"$0\"' {events}"]
+    refused = CliRunner().invoke(main, [*command, "--no-wait"])
+    assert (refused.exit_code, "--notify-command needs --wait" in refused.output) == (2, True)
+    assert not (tmp_path / "data").exists()
+    made = CliRunner().invoke(main, command)
+    assert made.exit_code == 0, made.output
+    last = json.loads(events.read_text().splitlines()[-1])
+    assert (last["type"], last["data"]["images"]) == ("run.ended", 4)
+
+
 def test_a_run_that_nobody_makes_is_reported_as_stalled(
     producer: Client, connection: list[str], tmp_path: Path
 ) -> None:
