@@ -41,9 +41,8 @@ async def is_ready(request: Request) -> dict[str, str]:
 def _ask_store(connection: Connection) -> str:
     """Return what is known of the store of the default model. Raises StorageUnavailable."""
     try:
-        store = connection.store()
-    except ConfigurationError:  # no worker has announced one
+        with suppress(StorageDenied):  # S3 hides what is missing from who may not list
+            connection.store().exists(_NO_OBJECT)
+    except ConfigurationError:  # no worker has announced one, or this host has no credentials
         return "unknown"
-    with suppress(StorageDenied):  # S3 hides what is missing from who may not list
-        store.exists(_NO_OBJECT)
     return _OK

@@ -3,8 +3,10 @@
 import asyncio
 import threading
 
+import httpx
 import pytest
 
+from imagefleet.producer.gateway.app import build_app
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.shared.jobs.model import State
@@ -77,3 +79,31 @@ def test_a_job_is_shown_without_its_metadata_while_the_store_hangs(
 
     assert asyncio.run(ask()) == ({}, True)
     gateway.close()
+
+
+def test_a_gateway_without_credentials_for_the_store_is_ready(
+    redis_server: LocalRedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, "/dev/null")
+    settings = GatewaySettings.load(
+        redis_url=redis_server.url,
+        namespace=namespace,
+        storage_url="s3://images/?endpoint_url=http://127.0.0.1:1&region=us-east-1",
+    )
+    gateway = Gateway(settings, require_keys=False)
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app=build_app(gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as http:
+            return await http.get("/readyz")
+
+    ready = asyncio.run(ask())
+    gateway.close()
+    assert (ready.status_code, ready.json()) == (
+        200,
+        {"status": "ok", "redis": "ok", "store": "unknown"},
+    )
