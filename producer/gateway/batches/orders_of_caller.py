@@ -18,6 +18,7 @@ from imagefleet.producer.gateway.problems import Problem
 from imagefleet.producer.gateway.web.bodies import off_loop
 from imagefleet.producer.gateway.web.callers import gateway_of
 from imagefleet.producer.gateway.web.long_texts import digest_of
+from imagefleet.producer.gateway.web.refused_tries import submitting
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun, UnreadableRecord
 
@@ -61,8 +62,8 @@ class CallerOrders:
         content = await off_loop(request, digest_of, fields)
         job = await repeats.job_of(self.caller, request.url.path, content, request.headers)
         order = await self.gateway.uploads.run(order_of, job.name)
-        record = await self.gateway.threads.run(self.keeper.orders.create, order)
-        request.state.order = record.id
+        with submitting(request, order=order.id):
+            record = await self.gateway.threads.run(self.keeper.orders.create, order)
         await repeats.answered(job)
         return record
 

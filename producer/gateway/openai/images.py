@@ -32,6 +32,7 @@ from imagefleet.producer.gateway.web.events import event_stream
 from imagefleet.producer.gateway.web.held_bytes import held_bytes
 from imagefleet.producer.gateway.web.image_json import image_json
 from imagefleet.producer.gateway.web.long_texts import digest_of
+from imagefleet.producer.gateway.web.refused_tries import submitting
 from imagefleet.producer.gateway.web.request_log import JOB_HEADER
 from imagefleet.shared.errors import InvalidRequest, JobCancelled, JobFailed
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -85,13 +86,13 @@ async def _submit(
         images["mask_image"] = await _mask(gateway, caller, images)
     job = await gateway.repeats.job_of(caller, request.url.path, content, request.headers)
     try:
-        await gateway.jobs.submit(caller, {**parameters, **images}, name=job.name)
+        with submitting(request, job=job.name):
+            await gateway.jobs.submit(caller, {**parameters, **images}, name=job.name)
     except InvalidRequest as error:
         offers = await gateway.threads.run(gateway.client.offers)
         offer = offers.get(str(parameters.get("model") or DEFAULT_MODEL))
         sent = {**fields, "mask": images.get("mask_image")}
         raise in_openai_names(error, sent, offer) from None
-    request.state.job = job.name
     held_bytes(request).release()
     answer = ImagesAnswer(
         images=gateway.images,

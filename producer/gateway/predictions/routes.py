@@ -28,6 +28,7 @@ from imagefleet.producer.gateway.web.bodies import read_json
 from imagefleet.producer.gateway.web.callers import base_url, caller_with, gateway_of
 from imagefleet.producer.gateway.web.connected import while_connected
 from imagefleet.producer.gateway.web.held_bytes import held_bytes
+from imagefleet.producer.gateway.web.refused_tries import submitting
 from imagefleet.shared.jobs.model import new_job_id
 from imagefleet.shared.jobs.status import JobStatus
 
@@ -138,8 +139,8 @@ async def _submit(
         names=asked.names(),
         fields=asked.fields(),
     )
-    await create(gateway, caller, new)
-    request.state.job = name
+    with submitting(request, job=name):
+        await create(gateway, caller, new)
     return name
 
 

@@ -1,10 +1,12 @@
 """Note that a try of a request was refused before it had a job, so that its repetition gets none of
 another request."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from imagefleet.producer.gateway.access.wrong_keys import CODE
@@ -13,6 +15,23 @@ from imagefleet.shared.errors import BrokerUnavailable
 
 _REPEATED: Final = frozenset({408, 429})
 """The clients of OpenAI repeat a request after these statuses, and after 500 and more."""
+
+
+@contextmanager
+def submitting(request: Request, *, job: str = "", order: str = "") -> Iterator[None]:
+    """Note what a block submits for a request, so that its repetition has the same job or order.
+
+    A block that is late raises BrokerUnavailable, and Redis may accept what it has sent all the
+    same. After any other error there is no job and no order.
+    """
+    request.state.job, request.state.order = job, order
+    try:
+        yield
+    except BrokerUnavailable:
+        raise
+    except Exception:
+        request.state.job = request.state.order = ""
+        raise
 
 
 class NoteRefusedTries:
@@ -39,8 +58,8 @@ class NoteRefusedTries:
 
 
 def _may_be_repeated(status: int, state: Mapping[str, Any]) -> bool:
-    """Return whether a try has no job, and its repetition may get one. With a wrong key none will,
-    so that Redis is not written for it."""
-    if state.get("job") or state.get("error") == CODE:
+    """Return whether a try has no job or order, and its repetition may get one. With a wrong key
+    none will, so that Redis is not written for it."""
+    if state.get("job") or state.get("order") or state.get("error") == CODE:
         return False
     return status in _REPEATED or status >= 500

@@ -17,6 +17,7 @@ from imagefleet.producer.gateway.web.callers import caller_with, gateway_of
 from imagefleet.producer.gateway.web.connected import while_connected
 from imagefleet.producer.gateway.web.held_bytes import HeldBytes, held_bytes
 from imagefleet.producer.gateway.web.image_json import image_json
+from imagefleet.producer.gateway.web.refused_tries import submitting
 from imagefleet.producer.gateway.web.request_log import JOB_HEADER
 from imagefleet.producer.gateway.webui.chosen_model import chosen_model
 from imagefleet.producer.gateway.webui.document import (
@@ -64,10 +65,10 @@ async def _submit(
         parameters |= await gateway.decoding.run(start.parameters)
     name = await _name(request, caller)
     try:
-        await gateway.jobs.submit(caller, parameters, name=name)
+        with submitting(request, job=name):
+            await gateway.jobs.submit(caller, parameters, name=name)
     except InvalidRequest as error:
         raise wrong_parameter(error, asked.names, asked.echo) from None
-    request.state.job = name
     await OpenJobs(gateway, caller).add(name)
     held_bytes(request).release()
     return replace(asked, parameters={}), name
