@@ -72,7 +72,7 @@ _RUN: Final = {
         **_ORDER["properties"],  # type: ignore[dict-item]
         "rows": _COUNTS,
         "images": _COUNTS,
-        "callback_url": {"type": ["string", "null"]},
+        "callback_url": {"type": ["string", "null"], "description": "It is shown without a query."},
         "verification": _VERIFICATION,
     },
 }

@@ -94,8 +94,7 @@ class OrderPlanner:
             else:
                 run, fields = self._plan_own(record, path)
         self._charge(record, run)
-        order = record.order
-        run.resume(max_failures=None, priority=order.priority, receiver=receiver_of(order, run))
+        # From here on only the run reports its end: it may begin before its order is in progress.
         self._orders.change(
             record.id,
             bulk_run=run.id,
@@ -104,6 +103,8 @@ class OrderPlanner:
             rejected=run.plan.rejected,
             **fields,
         )
+        order = record.order
+        run.resume(max_failures=None, priority=order.priority, receiver=receiver_of(order, run))
         self._orders.note(record.id, OrderState.IN_PROGRESS)
 
     def _plan_batch(self, record: OrderRecord, path: Path) -> tuple[BulkRun, dict[str, Any]]:

@@ -20,7 +20,10 @@ from imagefleet.shared.errors import (
     BrokerUnavailable,
     ConfigurationError,
     ImagefleetError,
+    InvalidRequest,
     StorageUnavailable,
+    UnknownRun,
+    UnreadableRecord,
 )
 
 log = logging.getLogger(__name__)
@@ -41,6 +44,7 @@ class RunKeeper:
     def __init__(self, gateway: Gateway) -> None:
         client, files = gateway.client, gateway.files
         keep_s, aliases = gateway.settings.http_file_keep_s, gateway.settings.model_aliases
+        self._connection = client.connection
         self.orders: Final = RunOrders(client.connection, gateway.secret, keep_s)
         self.places: Final = RunPlaces(client, self.orders)
         self._files: Final[TenantFiles] = files
@@ -76,9 +80,10 @@ class RunKeeper:
     def _advance(self, record: OrderRecord) -> float | None:
         """Let an order go on. Return the seconds until it is due again; None if it has ended."""
         try:
-            if record.in_progress_at is not None:
+            end = record.must_end
+            if record.in_progress_at is not None or (end is not None and record.bulk_run):
                 return None if self._finisher.go_on(record) else _LOOK_S
-            if (end := record.must_end) is not None:
+            if end is not None:
                 self._end_unplanned(record, end)
                 return None
             return self._plan(record)
@@ -86,7 +91,8 @@ class RunKeeper:
             log.warning("%s: %s", record.id, error)
             return _LATER_S
         except ImagefleetError as error:
-            self._fail(record, (LineError(code=error.code, message=str(error)),))
+            log.error("%s cannot go on: %s", record.id, error)
+            self._fail(record, (_shown(error),))
             return None
 
     def _plan(self, record: OrderRecord) -> float | None:
@@ -107,10 +113,22 @@ class RunKeeper:
 
     def _fail(self, record: OrderRecord, errors: tuple[LineError, ...]) -> None:
         log.info("%s has failed: %s", record.id, errors[0].message)
-        if record.bulk_run:  # its workers report the end
+        record = self.orders.read(record.id) or record  # planning may have begun its run
+        if self._cancel_run(record):  # which reports the end, unless it has ended before
             self.orders.end(record.id, OrderState.FAILED, errors=errors)
         else:
             self._end_unplanned(record, OrderState.FAILED, errors)
+
+    def _cancel_run(self, record: OrderRecord) -> bool:
+        """Stop the run of an order, whose plan may be gone. Return whether there was one."""
+        if not record.bulk_run:
+            return False
+        try:
+            with self._connection.runs() as runs:
+                runs.cancel(record.bulk_run)
+        except (UnknownRun, UnreadableRecord):
+            return False
+        return True
 
     def _end_unplanned(
         self, record: OrderRecord, end: OrderState, errors: tuple[LineError, ...] = ()
@@ -118,3 +136,12 @@ class RunKeeper:
         callback = end_without_run(record.order, end, errors)
         fields = {"errors": errors} if errors else {}
         self.orders.end(record.id, end, callback=callback, **fields)
+
+
+def _shown(error: ImagefleetError) -> LineError:
+    """Return an error as the caller may read it. Others than those of its request may name the
+    fleet's store, and the folder of the tenant in it."""
+    if isinstance(error, InvalidRequest):
+        return LineError(code=error.code, message=str(error), param=error.field)
+    message = f"its dataset cannot be made or read ({error.code}); the log of the gateway says why"
+    return LineError(code=error.code, message=message)

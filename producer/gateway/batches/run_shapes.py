@@ -23,7 +23,7 @@ def run_body(record: OrderRecord, run: RunStatus | None) -> dict[str, Any]:
         "input_file_id": order.input_file_id,
         "options": order.options,
         "priority": order.priority,
-        "callback_url": order.callback_url,
+        "callback_url": _without_query(order.callback_url),
         "created_at": int(order.created_at),
         **moments(record),
         "errors": [each.model_dump() for each in record.errors],
@@ -36,6 +36,11 @@ def run_body(record: OrderRecord, run: RunStatus | None) -> dict[str, Any]:
         "metadata": order.metadata,
         "verification": _verification_body(record.verification),
     }
+
+
+def _without_query(address: str | None) -> str | None:
+    """Return an address without its query, which may have a secret: other keys may read the run."""
+    return None if address is None else address.partition("?")[0]
 
 
 def _verification_body(verification: Verification | None) -> dict[str, Any] | None:
