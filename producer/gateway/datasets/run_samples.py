@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, Final
 
 from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.producer.gateway.batches.run_files import shards_by_end
 from imagefleet.producer.gateway.batches.unfinished_shards import DAMAGES, samples_in
 from imagefleet.shared.bulk.commit_markers import read_marker
 from imagefleet.shared.bulk.file_layout import (
@@ -28,7 +29,6 @@ from imagefleet.shared.bulk.file_layout import (
 from imagefleet.shared.bulk.plan import BulkFormat, ShardPlan
 from imagefleet.shared.bulk.range_file import RangeFile
 from imagefleet.shared.errors import InvalidRequest, PlanDamaged
-from imagefleet.shared.jobs.model import State
 
 SHOWN: Final = ("row", "prompt", "seed", "width", "height")
 """A sample is shown with these of its metadata."""
@@ -59,7 +59,7 @@ def list_samples(run: BulkRun, count: int) -> list[ShownSample]:
 
     Raises StorageDenied, StorageUnavailable, BrokerUnavailable.
     """
-    finished, unfinished = _shards(run)
+    finished, unfinished = shards_by_end(run)
     if run.plan.format is BulkFormat.PARQUET:
         finished = []
     checkpoints = _newest_checkpoints(run, unfinished) if unfinished else {}
@@ -122,18 +122,6 @@ def _may_have(checkpoint: str, key: str) -> bool:
     """Return whether a checkpoint may have a sample: its name has the first and the last key."""
     name = _CHECKPOINT.search(checkpoint)
     return name is not None and name[1] <= key <= name[2]
-
-
-def _shards(run: BulkRun) -> tuple[list[ShardPlan], list[ShardPlan]]:
-    """Return the shards that are finished, and the others. If Redis has forgotten the run, it has
-    ended, so all may be finished."""
-    with run.connection.runs() as runs:
-        records = {record.shard: record.state for record in runs.shards(run.id)}
-    if not records:
-        return list(run.plan.shards), []
-    done = {number for number, state in records.items() if state is State.SUCCEEDED}
-    finished = [shard for shard in run.plan.shards if shard.number in done]
-    return finished, [shard for shard in run.plan.shards if shard.number not in done]
 
 
 def _newest_checkpoints(run: BulkRun, shards: Sequence[ShardPlan]) -> dict[str, str]:
