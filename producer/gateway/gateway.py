@@ -25,7 +25,7 @@ from imagefleet.producer.gateway.jobs.stars import JobStars
 from imagefleet.producer.gateway.jobs.tenant_index import TenantIndex
 from imagefleet.producer.gateway.jobs.tenant_jobs import TenantJobs
 from imagefleet.producer.gateway.jobs.watch import JobWatcher
-from imagefleet.producer.gateway.threads import Threads, store_threads
+from imagefleet.producer.gateway.threads import Threads, store_threads, upload_threads
 
 _THREADS: Final = 32
 _REDIS_S: Final = 10.0
@@ -36,6 +36,8 @@ _STORE_S: Final = 30.0
 """The same for what is read from the store."""
 _UPLOADS_AT_ONCE: Final = 16
 """Files and input images, whose size may need minutes. They end by the store's own timeouts."""
+_UPLOAD_BEGINS_S: Final = 60.0
+"""Seconds for which an upload waits while all its threads are busy."""
 _SEARCHES_AT_ONCE: Final = 4
 """A search of jobs keeps a core busy while it lasts."""
 _LOAD_SECRET_EVERY_S: Final = 1.0
@@ -58,7 +60,7 @@ class Gateway:
         self.webhook_secrets: Final = settings.signing_secrets()
         self.threads: Final = Threads(_THREADS, within_s=_REDIS_S)
         self.store_threads: Final = store_threads(_STORE_THREADS, _STORE_S)
-        self.uploads: Final = Threads(_UPLOADS_AT_ONCE)
+        self.uploads: Final = upload_threads(_UPLOADS_AT_ONCE, _UPLOAD_BEGINS_S)
         self.searches: Final = Threads(_SEARCHES_AT_ONCE, within_s=_REDIS_S)
         self.decoding: Final = Threads(_DECODED_AT_ONCE)
         self.redis_probe: Final = Threads(1, within_s=_PROBE_S)

@@ -35,6 +35,7 @@ class Threads:
         count: int,
         *,
         within_s: float | None = None,
+        begins_within_s: float | None = None,
         late: type[ImagefleetError] = BrokerUnavailable,
         whose: str = "Redis",
     ) -> None:
@@ -42,11 +43,14 @@ class Threads:
         Args:
             within_s: seconds for which a caller waits, first for a thread, then for its answer.
                 None: as long as it takes.
+            begins_within_s: seconds for which a call waits for a thread. Who waited longer can ask
+                again: the call will never run. None: as long as it takes.
             late: the error for a call that took longer.
             whose: names what the calls wait for.
         """
         self._count: Final = count
         self._within_s: Final = within_s
+        self._begins_within_s: Final = begins_within_s
         self._late: Final = late
         self._whose: Final = whose
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
@@ -63,7 +67,7 @@ class Threads:
         try:
             async with asyncio.timeout(self._within_s) as limit:
                 with anyio.CancelScope(shield=True):  # the call may use what its caller would close
-                    answer = await asyncio.wrap_future(call)
+                    answer = await self._answer_of(call)
         except TimeoutError:
             if limit.expired():
                 within = f"did not answer within {self._within_s:g} s"
@@ -72,6 +76,29 @@ class Threads:
                 ) from None
             raise
         return answer
+
+    async def _answer_of(self, call: Future[T]) -> T:
+        """Await a call, unless no thread begins with it in time."""
+        if self._begins_within_s is None:
+            return await asyncio.wrap_future(call)
+        was_given_up = False
+
+        def give_up() -> None:
+            nonlocal was_given_up
+            was_given_up = call.cancel()  # False if it runs
+
+        timer = asyncio.get_running_loop().call_later(self._begins_within_s, give_up)
+        try:
+            return await asyncio.wrap_future(call)
+        except asyncio.CancelledError:
+            if not was_given_up:
+                raise
+            raise self._late(
+                f"this gateway has too much to do: no thread for {self._whose} was free within "
+                f"{self._begins_within_s:g} s"
+            ) from None
+        finally:
+            timer.cancel()
 
     async def each(self, items: Iterator[T]) -> AsyncIterator[T]:
         """Yield what an iterator yields, which is no None. It blocks a thread, one at a time."""
@@ -102,6 +129,17 @@ class Threads:
 def store_threads(count: int, within_s: float) -> Threads:
     """Return threads for calls to a store, which raise StorageUnavailable if they take longer."""
     return Threads(count, within_s=within_s, late=StorageUnavailable, whose="the store of images")
+
+
+def upload_threads(count: int, begins_within_s: float) -> Threads:
+    """Return threads for calls to a store that may take as long as they need, once they run. Those
+    that no thread begins in time raise StorageUnavailable."""
+    return Threads(
+        count,
+        begins_within_s=begins_within_s,
+        late=StorageUnavailable,
+        whose="the store of images",
+    )
 
 
 def _answer(call: Future[Any], function: Callable[[], Any]) -> None:

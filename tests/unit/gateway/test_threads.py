@@ -7,7 +7,7 @@ from contextvars import ContextVar
 import anyio
 import pytest
 
-from imagefleet.producer.gateway.threads import Threads, store_threads
+from imagefleet.producer.gateway.threads import Threads, store_threads, upload_threads
 from imagefleet.shared.errors import BrokerUnavailable, StorageUnavailable
 
 _LONG_S = 60
@@ -96,3 +96,24 @@ def test_a_client_that_goes_does_not_end_the_call_that_uses_its_file() -> None:
 
     asyncio.run(ask())
     assert done == ["whole"]
+
+
+def test_an_upload_that_no_thread_begins_in_time_never_runs_and_others_have_their_time() -> None:
+    threads, goes_on, begun = upload_threads(1, 0.05), threading.Event(), []
+
+    def upload(name: str) -> str:
+        begun.append(name)
+        goes_on.wait(_LONG_S)
+        return name
+
+    async def ask() -> list[str]:
+        first = asyncio.create_task(threads.run(upload, "first"))
+        await asyncio.sleep(0)
+        with pytest.raises(StorageUnavailable, match=r"no thread .* was free within 0\.05 s"):
+            await threads.run(upload, "second")
+        assert not first.done()
+        goes_on.set()
+        return [await first, await threads.run(upload, "third")]
+
+    assert asyncio.run(ask()) == ["first", "third"]
+    assert begun == ["first", "third"]
