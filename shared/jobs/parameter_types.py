@@ -39,6 +39,9 @@ MAX_SEED: Final = 2**32 - 1
 MAX_TTL_S: Final = 31_536_000
 """A year."""
 MAX_KEEP_S: Final = 10 * MAX_TTL_S
+GIVEN_EMPTY: Final = " "
+"""A request keeps this in the place of a negative prompt that is given but empty. SDXL encodes such
+a one, and uses zeros if none is given."""
 SIZE_MULTIPLE: Final = 8
 """The VAE scale factor of every Stable Diffusion. Sizes must be multiples of it."""
 
@@ -56,7 +59,7 @@ def _mark_as_given(text: object, info: ValidationInfo) -> object:
         return text
     if text is None:
         return ""
-    return " " if text == "" else text
+    return GIVEN_EMPTY if text == "" else text
 
 
 def _check_text(text: str, info: ValidationInfo) -> str:
@@ -103,7 +106,7 @@ NegativePrompt = Annotated[
     AfterValidator(_check_text),
     WithJsonSchema({"type": "string", "maxLength": MAX_PROMPT_CHARACTERS}),
 ]
-"""A text that is given but empty becomes a blank."""
+"""A text that is given but empty becomes `GIVEN_EMPTY`."""
 Side = Annotated[
     StrictInt,
     AfterValidator(_check_side),

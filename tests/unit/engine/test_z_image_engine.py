@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
 from imagefleet.worker.engine.loading.load_engine import load_engine
@@ -26,6 +27,7 @@ from imagefleet.worker.engine.options.textual_inversion_options import TextualIn
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.sampling import programs as diffusion_programs
 from imagefleet.worker.engine.schedulers.registry import step_table
+from imagefleet.worker.jobs.attempt import plan_attempt
 from tests.unit.engine.flow_parity import FlowOracle, write_drawn_weights
 from tests.unit.engine.parity import FOLDER
 from tests.unit.engine.stream_runs import run_stream
@@ -143,6 +145,25 @@ def test_images_that_enter_a_stream_beside_others_are_those_of_diffusers(
     specs = _specs()
     _assert_equal(run_stream(stream, SHAPE, SLOTS, list(specs.values())), list(specs))
     assert engine.recompiles == 0
+
+
+def test_an_empty_negative_prompt_of_a_job_is_read_as_diffusers_reads_it(
+    engine: DiffusionEngine,
+) -> None:
+    """The request keeps a blank in its place, for which Qwen has a token."""
+    assert NEGATIVES[0] == ""
+    for negative in ({"negative_prompt": ""}, {}):
+        request = JobRequest.parse(
+            {
+                "prompt": PROMPTS[0],
+                "num_inference_steps": STEPS,
+                "guidance_scale": GUIDANCES[-1],
+                **negative,
+            }
+        )
+        (stream,) = engine.open_streams()
+        specs = plan_attempt("a", request, engine.info).specs
+        _assert_equal(run_stream(stream, SHAPE, SLOTS, specs), [f"image|{GUIDANCES[-1]}"])
 
 
 def test_images_of_a_whole_batch_are_those_of_diffusers(engine: DiffusionEngine) -> None:

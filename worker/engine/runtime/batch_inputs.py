@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imagefleet.shared.jobs.parameter_types import GIVEN_EMPTY
 from imagefleet.shared.jobs.prompt_weights import pieces_of
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitImages, InitLatents
@@ -120,9 +121,10 @@ class BatchInputBuilder:
             raise ValueError(
                 "this worker reads no weights in prompts; it has IMAGEFLEET_PROMPT_CHUNKS=0"
             )
+        # Qwen has a token for the blank that stands for an empty text; CLIP drops blanks.
+        negative = "" if spec.negative_prompt == GIVEN_EMPTY else spec.negative_prompt
         prompts = [
-            pieces_of(prompt, weighting=spec.prompt_weighting)
-            for prompt in (spec.negative_prompt, spec.prompt)
+            pieces_of(prompt, weighting=spec.prompt_weighting) for prompt in (negative, spec.prompt)
         ]
         chunks = self.tokenizer.chunks(
             prompts, max(1, most), most=most if spec.prompt_weighting else 1
