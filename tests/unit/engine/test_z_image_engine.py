@@ -109,11 +109,16 @@ def _specs() -> dict[str, ImageSpec]:
         )
         for guidance in GUIDANCES
     }
-    for name, mask in (("img2img", None), ("inpaint", inpaint_mask(WIDTH)[:HEIGHT])):
+    mask = inpaint_mask(WIDTH)[:HEIGHT]
+    for name, levels, strength in (
+        ("img2img", None, STRENGTH),
+        ("inpaint", mask, STRENGTH),
+        ("inpaint by default", mask, 1.0),
+    ):
         start = InitImage(
             pixels=init_image(WIDTH)[:HEIGHT],
-            mask_levels=mask,
-            strength=STRENGTH,
+            mask_levels=levels,
+            strength=strength,
             rounds_up=True,
             digest=name,
         )

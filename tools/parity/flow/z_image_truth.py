@@ -100,14 +100,16 @@ def z_image_answers() -> Tensors:
                 patch.object(module, "randn_tensor", lambda *_, **__: noise()[:1])
             )
         for name, kind, extra in (
-            ("img2img", ZImageImg2ImgPipeline, dict[str, Any]()),
-            ("inpaint", ZImageInpaintPipeline, {"mask_image": mask}),
+            ("img2img", ZImageImg2ImgPipeline, {"strength": STRENGTH}),
+            ("inpaint", ZImageInpaintPipeline, {"strength": STRENGTH, "mask_image": mask}),
+            ("inpaint by default", ZImageInpaintPipeline, {"mask_image": mask}),
         ):
             other = kind(**pipeline.components)
             other.set_progress_bar_config(disable=True)
-            given = {**extra, "image": image, "strength": STRENGTH, "latents": None}
+            given: dict[str, Any] = {**extra, "image": image, "latents": None}
             answers[name] = _image(other, GUIDANCES[-1], count=1, **given)
-            answers[f"{name}.skipped"] = _skipped(other)
+            if "strength" in extra:
+                answers[f"{name}.skipped"] = _skipped(other)
     return {key: tensor.clone().contiguous() for key, tensor in answers.items()}
 
 
