@@ -214,9 +214,30 @@ def test_merged_weights_are_those_that_the_lora_of_a_job_stand_for(folder: Path,
     _assert_equal(list(images.astype(np.uint8)), [f"lora|{case}"])
 
 
+def test_a_lora_may_name_the_last_layer_of_attention_as_the_original_program(
+    folder: Path, tmp_path: Path
+) -> None:
+    """diffusers reads the renamed keys as those of the file that made its image."""
+    tensors = load_file(folder.parent / "ai_toolkit.safetensors")
+    names = {"attention.to_out.0": "attention.out", "lora_A": "lora_down", "lora_B": "lora_up"}
+    for ours, theirs in names.items():
+        tensors = {key.replace(ours, theirs): value for key, value in tensors.items()}
+    assert "diffusion_model.context_refiner.0.attention.out.lora_up.weight" in tensors
+    save_file(tensors, tmp_path / "ai_toolkit.safetensors")
+    options = lora_options(tmp_path, CASES["ai_toolkit"])
+    oracle = FlowOracle.read(folder, SHAPE, ModelOptions(loras=options))
+    table = step_table("euler", oracle.model.noise_schedule(SHAPE), STEPS)
+    pair = (NEGATIVES[0], PROMPTS[0])
+    images = oracle.images([pair], table, ANSWERS["noise"][:1], GUIDANCES[-1])
+    _assert_equal(list(images.astype(np.uint8)), ["lora|ai_toolkit"])
+
+
 @pytest.mark.parametrize(
     ("key", "message"),
     [
+        ("layers.0.attention.to_k.lora_A.weight", "fits no .* in a format that docs/models.md"),
+        ("diffusion_model.layers.0.attention.to.k.lora.down.weight", "fits no weight"),
+        ("diffusion_model.layers.0.attention.to_k.lokr_w1", "is a LoKr"),
         ("transformer.layers.0.attention.to_q.alpha", "has an alpha or names of another format"),
         ("diffusion_model.layers.0.attention.to_k.lora_A.weight", "names of another format"),
         ("transformer.layers.0.attention.qkv.lora_A.weight", "1 key fits no weight of this model"),

@@ -157,7 +157,7 @@ class _LoraFile:
             fit = "1 key fits" if len(unknown) == 1 else f"{len(unknown)} keys fit"
             raise CheckpointError(
                 f"{self._path}: {fit} no weight of this model, the first {first}; take a LoRA that "
-                "was trained for this model"
+                "was trained for this model, in a format that docs/models.md lists"
             )
         if not self._keys:
             raise CheckpointError(f"{self._path} holds no LoRA")

@@ -29,8 +29,9 @@ class ZImageLoraNames:
             if not key.endswith(".weight"):
                 continue
             layer = key.removesuffix(".weight")
-            names[_DIFFUSERS_PREFIX + layer] = names[_AI_TOOLKIT_PREFIX + layer] = key
+            names[_DIFFUSERS_PREFIX + layer] = key
             for each in (layer, layer.replace(_OUT, _OTHER_OUT)):
+                names[_AI_TOOLKIT_PREFIX + each] = key
                 names[_KOHYA_PREFIX + each.replace(".", "_")] = key
         return names
 
