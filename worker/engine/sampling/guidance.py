@@ -1,7 +1,8 @@
 """Combine the outputs of a denoiser with and without the prompt.
 
 Input: outputs, float32. Output: one output for each slot. It depends neither on the denoiser nor
-on the schedulers.
+on the schedulers. The scale is that of Saharia et al. 2022 (Imagen), 1 for no guidance. It is w + 1
+with the w of Ho & Salimans 2022, which some families have in its place, such as Z-Image.
 
 Axes: b slots, h w latent size, c latent channels.
 """
@@ -33,7 +34,7 @@ def apply_guidance(
         return conditional
     scale = guidance[:, None, None, None]
     is_guided = scale > 1
-    if image_guidance is None:  # Ho & Salimans 2022, equation 6
+    if image_guidance is None:  # Saharia et al. 2022, equation 2
         (without,) = others
         guided = without + scale * (conditional - without)
     else:  # Brooks et al. 2023, equation 3

@@ -6,7 +6,6 @@ prediction (epsilon, v or sample: only the scheduler's config says which). Featu
 w, c]`.
 """
 
-import math
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -29,17 +28,7 @@ from imagefleet.worker.engine.networks.blocks import (
     linear,
     normalize_and_convolve,
 )
-
-
-def timestep_embedding(
-    timesteps: jax.Array, width: int, *, flip_sin_to_cos: bool, freq_shift: int
-) -> jax.Array:
-    """Return sinusoids of the timesteps (Ho et al. 2020): `[b]` to `[b, width]`, float32."""
-    half = width // 2
-    exponents = jnp.arange(half, dtype=jnp.float32) / (half - freq_shift)
-    angles = timesteps[:, None] * jnp.exp(-math.log(10_000) * exponents)  # [b, width / 2]
-    sin, cos = jnp.sin(angles), jnp.cos(angles)
-    return jnp.concatenate([cos, sin] if flip_sin_to_cos else [sin, cos], axis=-1)
+from imagefleet.worker.engine.networks.sinusoids import sinusoids
 
 
 class TimeEmbedding(nnx.Module):
@@ -266,13 +255,11 @@ class UNet(nnx.Module):
         width = self.config.time_cond_proj_dim
         if width is None or guidance is None:
             return None
-        sinusoids = timestep_embedding(
-            1000 * (guidance - 1), width, flip_sin_to_cos=False, freq_shift=1
-        )
-        return sinusoids.astype(dtype)
+        waves = sinusoids(1000 * (guidance - 1), width, flip_sin_to_cos=False, freq_shift=1)
+        return waves.astype(dtype)
 
     def _sinusoids(self, numbers: jax.Array, width: int) -> jax.Array:
-        return timestep_embedding(
+        return sinusoids(
             numbers,
             width,
             flip_sin_to_cos=self.config.flip_sin_to_cos,

@@ -24,6 +24,8 @@ VAE: Final = "vae"
 TOKENIZER: Final = "tokenizer"
 TEXT_LENGTH: Final = 512
 """diffusers' pipeline gives the text encoder this many tokens."""
+GUIDED_ROWS: Final = 2
+"""The transformer's batch has this many rows for an image with guidance."""
 _STATE: Final = -2
 """The transformer reads this hidden state of the text encoder."""
 

@@ -16,7 +16,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.checkpoint.weights import Params
-from imagefleet.worker.engine.families.z_image.guidance import apply_guidance
+from imagefleet.worker.engine.families.z_image.configs import GUIDED_ROWS
+from imagefleet.worker.engine.families.z_image.guidance import add_guidance
 from imagefleet.worker.engine.families.z_image.transformer import RefinedText, Transformer
 from imagefleet.worker.engine.networks.lora_layers import merge_network
 from imagefleet.worker.engine.networks.qwen3_text import Qwen3Text
@@ -64,9 +65,8 @@ class ZImageDenoiser:
         With guidance the transformer runs on the negative prompt and the prompt, otherwise on the
         prompt alone.
         """
-        network, slots, rows = self._merge(weights, conditions.lora_scales), len(latents), 1
-        if guidance:
-            rows = 2
+        network, slots = self._merge(weights, conditions.lora_scales), len(latents)
+        rows = GUIDED_ROWS if guidance else 1
         inputs, text, times = jax.tree.map(
             lambda each: each[:, -rows:].reshape(slots * rows, *each.shape[2:]),
             (
@@ -78,7 +78,7 @@ class ZImageDenoiser:
         outputs = network(inputs, times, text).astype(jnp.float32)
         outputs = outputs.reshape(slots, rows, *latents.shape[1:])
         # The transformer predicts x0 - eps, and a schedule of flow models takes eps - x0.
-        return -apply_guidance(outputs, conditions.guidance)
+        return -add_guidance(outputs, conditions.guidance)
 
     def _merge(self, weights: Params, lora_scales: jax.Array | None) -> Transformer:
         return cast(Transformer, merge_network(self.transformer, weights, lora_scales))

@@ -11,6 +11,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.z_image.configs import (
+    GUIDED_ROWS,
     TEXT_ENCODER,
     TEXT_LENGTH,
     TRANSFORMER,
@@ -26,9 +27,6 @@ from imagefleet.worker.engine.networks.matmul_flops import (
     network_flops,
 )
 from imagefleet.worker.engine.networks.vae import Vae
-
-GUIDED_ROWS: int = 2
-"""The transformer's batch has this many rows for an image with guidance."""
 
 
 def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Shape) -> ImageFlops:

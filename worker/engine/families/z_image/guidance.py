@@ -1,7 +1,7 @@
 """Combine the outputs of Z-Image's transformer for the prompt and for the negative prompt.
 
-It is the guidance of diffusers' ZImagePipeline. Its scale is one less than that of Ho & Salimans
-2022: 0 is no guidance.
+It is the guidance of diffusers' ZImagePipeline. Its scale is the w of Ho & Salimans 2022, equation
+6: 0 is no guidance. The scale of Stable Diffusion is w + 1; see `sampling.guidance`.
 
 Axes: b slots, h w latent size, c latent channels.
 """
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 
-def apply_guidance(outputs: jax.Array, guidance: jax.Array) -> jax.Array:
+def add_guidance(outputs: jax.Array, guidance: jax.Array) -> jax.Array:
     """Combine the outputs of each slot, in float32.
 
     Args:

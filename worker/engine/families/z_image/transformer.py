@@ -8,7 +8,6 @@ Axes: b rows, h w latent size, c latent channels, n tokens, t of them those of t
 the transformer.
 """
 
-import math
 from typing import ClassVar, Final, NamedTuple
 
 import jax
@@ -27,9 +26,9 @@ from imagefleet.worker.engine.families.z_image.transformer_config import (
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear, normalize
 from imagefleet.worker.engine.networks.rotary import Rotation, rotate_pairs
+from imagefleet.worker.engine.networks.sinusoids import sinusoids
 
-_TIME_FREQUENCIES: Final = 128
-_LONGEST_PERIOD: Final = 10_000.0
+_WAVES: Final = 256
 _TIME_INNER_WIDTH: Final = 1024
 _HEAD_EPSILON: Final = 1e-5
 _FINAL_EPSILON: Final = 1e-6
@@ -49,14 +48,12 @@ class TimeEmbedding(nnx.Module):
     """It is diffusers' TimestepEmbedder."""
 
     def __init__(self, width: int) -> None:
-        self.inner = linear(2 * _TIME_FREQUENCIES, _TIME_INNER_WIDTH)
+        self.inner = linear(_WAVES, _TIME_INNER_WIDTH)
         self.outer = linear(_TIME_INNER_WIDTH, width)
 
     def __call__(self, times: jax.Array, dtype: DTypeLike) -> jax.Array:
         """Embed float32 times `[b]` as `[b, width]` of a dtype."""
-        places = np.arange(_TIME_FREQUENCIES, dtype=np.float32) / np.float32(_TIME_FREQUENCIES)
-        angles = times[:, None] * np.exp(np.float32(-math.log(_LONGEST_PERIOD)) * places)
-        waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+        waves = sinusoids(times, _WAVES, flip_sin_to_cos=True, freq_shift=0)
         return self.outer(jax.nn.silu(self.inner(waves.astype(dtype))))
 
 

@@ -44,7 +44,9 @@ class TransformerConfig:
         for name, value in (("all_patch_size", PATCH), ("all_f_patch_size", 1)):
             fields.choice(name, [value], ([value],))
         fields.require(siglip_feat_dim=None, quantization_config=None)
-        fields.ignore("n_kv_heads", "axes_lens")  # diffusers has no other heads, and positions end
+        # diffusers stores n_kv_heads but does not read it: keys have as many heads as queries.
+        # axes_lens is the size of diffusers' tables of rotations. Ours have the size of the inputs.
+        fields.ignore("n_kv_heads", "axes_lens")
         dim = fields.count("dim", 3840)
         heads = fields.divisor("n_heads", 30, of=(dim,))
         checked = cls(

@@ -7,8 +7,7 @@ it also serves hosts that are not here.
 from typing import Final
 
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.z_image.configs import TEXT_LENGTH, Configs
-from imagefleet.worker.engine.families.z_image.flops import GUIDED_ROWS
+from imagefleet.worker.engine.families.z_image.configs import GUIDED_ROWS, TEXT_LENGTH, Configs
 from imagefleet.worker.engine.families.z_image.transformer_config import TOKENS_MULTIPLE
 from imagefleet.worker.engine.kernels.attention_backend import (
     MAX_SCORE_BYTES,
