@@ -160,7 +160,10 @@ class Client(JobAccess):
             span = submission_span(len(requests), enabled=self.settings.traces)
             with self.connection.translate_errors(), name_entry, span as trace_parent:
                 self.connection.records.submit(
-                    requests, by_compile_key=bool(offers), trace_parent=trace_parent
+                    requests,
+                    by_compile_key=bool(offers),
+                    offers=offers,
+                    trace_parent=trace_parent,
                 )
             yield [Job(id=job_id, client=self) for job_id in job_ids]
 

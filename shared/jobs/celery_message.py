@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.message_arguments import pack
 from imagefleet.shared.jobs.request import JobRequest
 
@@ -47,11 +48,13 @@ def job_message(
     trace_parent: str | None = None,
     *,
     stored: str | None = None,
+    strengths: DefaultStrengths = STABLE_DIFFUSION,
 ) -> str:
     """Return the Redis list element for one job.
 
     Args:
         stored: The request in the job's record. None: not known.
+        strengths: The model's.
     """
     return task_message(
         TASK_NAME,
@@ -60,7 +63,7 @@ def job_message(
         queue=queue,
         priority=request.priority,
         images=len(request.images),
-        steps=_denoised_steps(request),
+        steps=_denoised_steps(request, strengths),
         recorded=True,
         request_sha1=None if stored is None else hashlib.sha1(stored.encode()).hexdigest(),
         trace_parent=trace_parent,
@@ -169,10 +172,10 @@ def valid_trace_parent(found: object) -> str | None:
     return found if isinstance(found, str) and _TRACE_PARENT_FORM.fullmatch(found) else None
 
 
-def _denoised_steps(request: JobRequest) -> int | None:
+def _denoised_steps(request: JobRequest, strengths: DefaultStrengths) -> int | None:
     """Return how many steps the job denoises; None if its steps are the model's default."""
     steps = request.num_inference_steps
-    return None if steps is None else request.denoised_steps(steps)
+    return None if steps is None else request.denoised_steps(steps, strengths)
 
 
 _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"

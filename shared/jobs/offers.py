@@ -17,6 +17,7 @@ from imagefleet.shared.jobs.model import Measured, Model
 from imagefleet.shared.jobs.parameter import is_false
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.redis_keys import offered_at_key, offers_key
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.shared.redis_client.wrong_type_keys import read_key
 from imagefleet.shared.text.printable import printable
@@ -82,6 +83,12 @@ class Offer(Model):
         """Return the `strength` of jobs that name none."""
         mask = self.strength if self.mask_strength is None else self.mask_strength
         return DefaultStrengths(self.strength, mask, self.rounds_steps_up)
+
+
+def strengths_of(offers: Mapping[str, Offer], request: JobRequest) -> DefaultStrengths:
+    """Return the default strengths of a request's model; Stable Diffusion's if nobody offers it."""
+    offer = offers.get(request.model or DEFAULT_MODEL)
+    return STABLE_DIFFUSION if offer is None else offer.default_strengths
 
 
 class OfferRegistry:

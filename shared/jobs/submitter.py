@@ -4,11 +4,13 @@ Input: requests with their ids. Output: whether each id is new. A job whose id h
 for the same parameters, is not accepted twice.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.jobs.celery_message import job_message
 from imagefleet.shared.jobs.message_arguments import stored_text
+from imagefleet.shared.jobs.offers import Offer, strengths_of
 from imagefleet.shared.jobs.queues import list_key, queue_of
 from imagefleet.shared.jobs.redis_keys import job_key, known_queues_key, limits_key
 from imagefleet.shared.jobs.request import JobRequest
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _ACCEPTED: Final = "accepted"
 _DIFFERENT: Final = "different"
+_NO_OFFERS: Final[Mapping[str, Offer]] = {}
 _MAX_CALLS: Final = 3
 """A record may change between two calls. One that is not UTF-8 never equals what is read of it."""
 
@@ -42,6 +45,7 @@ class JobSubmitter:
         jobs: Iterable[tuple[str, JobRequest]],
         *,
         by_compile_key: bool = True,
+        offers: Mapping[str, Offer] = _NO_OFFERS,
         trace_parent: str | None = None,
     ) -> list[bool]:
         """Accept jobs, all or none. Return for each whether its id is new.
@@ -50,6 +54,8 @@ class JobSubmitter:
         worker has announced its shapes yet) it goes to a queue that workers of any shape read.
 
         Args:
+            offers: by model name, as far as they are known. Their default strengths say how many
+                steps a job with an image has.
             trace_parent: the span of the submission, as `traceparent` of W3C Trace Context.
 
         Raises:
@@ -60,13 +66,17 @@ class JobSubmitter:
         queues = [
             queue_of(self._namespace, request, by_compile_key=by_compile_key) for _, request in jobs
         ]
-        stored = self._accept(jobs, queues, trace_parent)
+        stored = self._accept(jobs, queues, offers, trace_parent)
         known = [(job_id, text) for (job_id, _), text in zip(jobs, stored, strict=True) if text]
         self._resender.resend_lost(known, by_compile_key=by_compile_key)
         return [not text for text in stored]
 
     def _accept(
-        self, jobs: list[tuple[str, JobRequest]], queues: list[str], trace_parent: str | None
+        self,
+        jobs: list[tuple[str, JobRequest]],
+        queues: list[str],
+        offers: Mapping[str, Offer],
+        trace_parent: str | None,
     ) -> list[str]:
         """Call the script. Return for each job the request of its record, '' if the job is new.
 
@@ -75,11 +85,13 @@ class JobSubmitter:
         replaced by that of the record, also in its message, and the script is called again.
         """
         keys = [known_queues_key(self._namespace), limits_key(self._namespace)]
+        message_of = partial(job_message, trace_parent=trace_parent)
         args: list[str] = []
         for (job_id, request), queue in zip(jobs, queues, strict=True):
             keys += [job_key(self._namespace, job_id), list_key(queue, request.priority)]
             text = stored_text(request)
-            args += [text, job_message(job_id, request, queue, trace_parent, stored=text)]
+            strengths = strengths_of(offers, request)
+            args += [text, message_of(job_id, request, queue, stored=text, strengths=strengths)]
         different = ""
         for _ in range(_MAX_CALLS):
             outcome, *answer = cast(list[Any], self._script(keys=keys, args=args))
@@ -91,8 +103,11 @@ class JobSubmitter:
                 if stored and stored != args[2 * number]:
                     different = jobs[number][0]
                     request = check_same_request(*jobs[number], stored)
-                    message = job_message(
-                        different, request, queues[number], trace_parent, stored=stored
+                    strengths = strengths_of(offers, request)
+                    args[2 * number : 2 * number + 2] = (
+                        stored,
+                        message_of(
+                            different, request, queues[number], stored=stored, strengths=strengths
+                        ),
                     )
-                    args[2 * number : 2 * number + 2] = stored, message
         raise id_in_use_error(different)

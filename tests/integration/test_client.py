@@ -19,8 +19,10 @@ from imagefleet.shared.errors import (
     TenantLimit,
     UnknownJob,
 )
+from imagefleet.shared.jobs.celery_message import headers_of
 from imagefleet.shared.jobs.model import JobError, State
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
+from imagefleet.shared.jobs.queues import list_key, queue_of
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.redis_client.connection import connect
@@ -277,6 +279,20 @@ def test_the_asyncio_client_behaves_like_the_client(
                 await (await client.get(third.id)).result(timeout=900)
 
     asyncio.run(use())
+
+
+def test_a_message_counts_the_steps_with_the_strength_of_its_model(
+    redis_server: LocalRedisServer, namespace: str, client: redis.Redis
+) -> None:
+    """A flow model runs 6 of 9 steps at the strength 0.6; Stable Diffusion runs 7 at 0.8."""
+    strengths = {"strength": 0.6, "mask_strength": 1.0, "rounds_steps_up": True}
+    offer = Offer(**{**offer_of(INFO).model_dump(), **strengths})
+    OfferRegistry(connect(redis_server.url), namespace).announce(offer)
+    producer = Client(redis_server.url, namespace=namespace)
+    job = producer.submit("a", image="jobs/a/0.png", num_inference_steps=9)
+    queue = queue_of(namespace, job.status().request)
+    message = client.lindex(list_key(queue, job.status().request.priority), 0)
+    assert headers_of(str(message))["steps"] == 6
 
 
 def test_offers_are_read_again_when_the_cache_expires(
