@@ -127,7 +127,7 @@ def test_a_receiver_within_the_network_gets_nothing(
     start: StartWorker, producer: Client, receiver: Receiver
 ) -> None:
     """The worker of this test allows no private address, as by default."""
-    start()
+    start().await_log("ready after")  # it makes the folder of the store
     gateway = start_gateway(start)
     with httpx.Client(base_url=f"{gateway.url}/v1", timeout=60) as http:
         made = [
