@@ -1,4 +1,5 @@
-"""A fleet with one worker and one gateway that asks for no keys."""
+"""A fleet with one worker and one gateway that asks for no keys, and one that the tests of a
+module share."""
 
 import gc
 import warnings
@@ -9,7 +10,13 @@ import httpx
 import httpx2
 import pytest
 
-from tests.support.gateway import GatewayProcess, start_gateway
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from tests.support.gateway import (
+    GatewayFleet,
+    GatewayProcess,
+    fleet_with_gateways,
+    start_gateway,
+)
 from tests.support.processes import StartWorker, Worker
 
 
@@ -46,3 +53,12 @@ def worker(start: StartWorker) -> Worker:
 @pytest.fixture
 def gateway(start: StartWorker, worker: Worker) -> GatewayProcess:
     return start_gateway(start)
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    redis_server: LocalRedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayFleet]:
+    """Start it once for all tests of a module: the processes take about four seconds of CPU."""
+    with fleet_with_gateways(tmp_path_factory.mktemp("fleet"), redis_server.url) as fleet:
+        yield fleet

@@ -207,8 +207,8 @@ def test_another_gateway_goes_on_with_the_batches_of_a_killed_one(
 ) -> None:
     first = start_gateway(start)
     client = client_of(first)
-    bodies = [{"prompt": f"number {n}"} for n in range(3_000)]
-    running = order(client, (line(f"{n}", body) for n, body in enumerate(bodies[:300])))
+    bodies = [{"prompt": f"number {n}"} for n in range(1_000)]
+    running = order(client, (line(f"{n}", body) for n, body in enumerate(bodies[:100])))
     until(lambda: client.batches.retrieve(running.id).status != "validating")
     file_id = upload(client, (line(f"{n}", body) for n, body in enumerate(bodies)))
     created = client.batches.create(
@@ -216,7 +216,7 @@ def test_another_gateway_goes_on_with_the_batches_of_a_killed_one(
     )
     first.process.kill()
     client = client_of(start_gateway(start))
-    for batch_id, requests in ((running.id, 300), (created.id, 3_000)):
+    for batch_id, requests in ((running.id, 100), (created.id, 1_000)):
         batch = end_of(client, batch_id)
         assert (batch.status, batch.error_file_id) == ("completed", None)
         output = lines_of(client, batch.output_file_id)

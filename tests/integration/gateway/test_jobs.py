@@ -14,17 +14,9 @@ from imagefleet.producer.gateway.gateway_settings import GatewaySettings
 from imagefleet.producer.gateway.jobs.wanted_jobs import WantedJobs
 from imagefleet.shared.jobs.redis_keys import job_key
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from tests.support.gateway import GatewayFleet, fleet_with_gateways
+from tests.support.gateway import GatewayFleet
 
 Sender = Callable[..., httpx.Client]
-
-
-@pytest.fixture(scope="module")
-def fleet(
-    redis_server: LocalRedisServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[GatewayFleet]:
-    with fleet_with_gateways(tmp_path_factory.mktemp("jobs"), redis_server.url) as fleet:
-        yield fleet
 
 
 @pytest.fixture

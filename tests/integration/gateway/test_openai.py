@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import Any
 
@@ -11,9 +11,27 @@ import openai
 import pytest
 from PIL import Image
 
-from imagefleet import Client
-from tests.support.gateway import GatewayProcess
-from tests.support.processes import Worker
+from imagefleet import Client, JobStatus
+from tests.support.gateway import GatewayFleet, GatewayProcess
+
+NewJobs = Callable[[], list[JobStatus]]
+
+
+@pytest.fixture
+def gateway(fleet: GatewayFleet) -> GatewayProcess:
+    return fleet.open_gateway
+
+
+@pytest.fixture
+def producer(fleet: GatewayFleet) -> Client:
+    return fleet.producer
+
+
+@pytest.fixture
+def new_jobs(producer: Client) -> NewJobs:
+    """Return a function that lists the jobs of this test."""
+    earlier = {job.id for job in producer.jobs()}
+    return lambda: [job for job in producer.jobs() if job.id not in earlier]
 
 
 @pytest.fixture
@@ -34,11 +52,11 @@ def _png(image: Image.Image) -> bytes:
 
 
 def test_an_image_comes_in_base64_unless_an_address_is_asked_for(
-    client_of_openai: openai.OpenAI, producer: Client
+    client_of_openai: openai.OpenAI, new_jobs: NewJobs
 ) -> None:
     answer = client_of_openai.images.generate(prompt="a red circle", n=2, size="64x64")
     assert [_image(each.b64_json).size for each in answer.data or ()] == [(64, 64)] * 2
-    [job] = producer.jobs()
+    [job] = new_jobs()
     assert (job.request.prompt, job.request.num_images_per_prompt) == ("a red circle", 2)
     assert job.result is not None
     assert base64.b64decode((answer.data or [])[1].b64_json or "") == job.result.images[1].read()
@@ -58,14 +76,14 @@ def test_an_address_opens_with_and_without_a_key(client_of_openai: openai.OpenAI
 
 
 def test_parameters_of_diffusers_stand_beside_those_of_openai(
-    client_of_openai: openai.OpenAI, producer: Client
+    client_of_openai: openai.OpenAI, new_jobs: NewJobs
 ) -> None:
     more = {"seed": 7, "num_inference_steps": 3, "negative_prompt": "blue", "guidance_scale": 2.5}
     answer = client_of_openai.images.generate(
         prompt="a", size="auto", quality="high", user="u", output_format="webp", extra_body=more
     )
     assert _image((answer.data or [])[0].b64_json).format == "WEBP"
-    [job] = producer.jobs()
+    [job] = new_jobs()
     stored = job.request.model_dump()
     assert {name: stored[name] for name in more} == more
 
@@ -84,19 +102,17 @@ def test_parameters_of_diffusers_stand_beside_those_of_openai(
     ],
 )
 def test_a_wrong_field_is_named(
-    client_of_openai: openai.OpenAI, producer: Client, field: str, value: Any
+    client_of_openai: openai.OpenAI, new_jobs: NewJobs, field: str, value: Any
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client_of_openai.images.generate(prompt="a", extra_body={field: value})
     assert str(value) in caught.value.message
     assert caught.value.param == field
     assert caught.value.request_id
-    assert not list(producer.jobs())
+    assert not new_jobs()
 
 
-def test_a_stream_sends_previews_and_then_the_image(
-    client_of_openai: openai.OpenAI, worker: Worker
-) -> None:
+def test_a_stream_sends_previews_and_then_the_image(client_of_openai: openai.OpenAI) -> None:
     events = list(
         client_of_openai.images.generate(
             prompt="a", stream=True, partial_images=2, extra_body={"num_inference_steps": 100}
@@ -109,7 +125,7 @@ def test_a_stream_sends_previews_and_then_the_image(
 
 
 def test_only_the_transparent_part_of_a_mask_is_edited(
-    client_of_openai: openai.OpenAI, producer: Client
+    client_of_openai: openai.OpenAI, producer: Client, new_jobs: NewJobs
 ) -> None:
     image = Image.new("RGB", (64, 64), "red")
     mask = Image.new("RGBA", (64, 64), (0, 0, 0, 255))
@@ -118,7 +134,7 @@ def test_only_the_transparent_part_of_a_mask_is_edited(
         prompt="a", image=_png(image), mask=_png(mask), size="64x64", n=1
     )
     assert _image((answer.data or [])[0].b64_json).size == (64, 64)
-    [job] = producer.jobs()
+    [job] = new_jobs()
     assert job.request.image is not None
     store = producer.connection.store()
     stored = Image.open(BytesIO(store.get(job.request.mask_image or "")))
@@ -133,7 +149,7 @@ def test_models_are_listed(client_of_openai: openai.OpenAI) -> None:
         client_of_openai.models.retrieve("other")
 
 
-def test_many_requests_wait_at_the_same_time(gateway: GatewayProcess, producer: Client) -> None:
+def test_many_requests_wait_at_the_same_time(gateway: GatewayProcess, new_jobs: NewJobs) -> None:
     async def generate() -> int:
         async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any") as client:
             one = client.images.generate(prompt="the same prompt")
@@ -143,7 +159,7 @@ def test_many_requests_wait_at_the_same_time(gateway: GatewayProcess, producer: 
             return len({(each.data or [])[0].b64_json for each in answers})
 
     assert asyncio.run(generate()) == 20  # another seed each
-    assert len(list(producer.jobs())) == 20
+    assert len(new_jobs()) == 20
 
 
 @pytest.mark.parametrize(
