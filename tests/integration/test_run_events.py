@@ -82,6 +82,11 @@ def _finish(
     runs.succeed(RUN.id, shard, "a", "host", done, reasons or {})
 
 
+def _finish_all(runs: RunRecords) -> None:
+    for shard in ALL_SHARDS:
+        _finish(runs, shard)
+
+
 def _kinds(events: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, int]]:
     return [(kind.removeprefix("run."), data["progress"]) for kind, data in events]
 
@@ -198,8 +203,7 @@ def test_the_end_of_a_run_that_succeeded_waits_for_its_summary(
     runs: RunRecords, deliver: Deliver
 ) -> None:
     _send(runs)
-    for shard in ALL_SHARDS:
-        _finish(runs, shard)
+    _finish_all(runs)
     assert runs.get(RUN.id).state is State.SUCCEEDED
     assert ("ended", 100) not in _kinds(deliver())
     _read_summary(runs)
@@ -241,8 +245,7 @@ def test_a_resumed_run_with_nothing_left_to_do_ends_silently(
     runs: RunRecords, deliver: Deliver
 ) -> None:
     _send(runs)
-    for shard in ALL_SHARDS:
-        _finish(runs, shard)
+    _finish_all(runs)
     _read_summary(runs)
     deliver()
     _send(runs)
@@ -272,8 +275,7 @@ def test_repaired_shards_are_told_as_another_end(
     runs: RunRecords, deliver: Deliver, outbox: Outbox
 ) -> None:
     _send(runs)
-    for shard in ALL_SHARDS:
-        _finish(runs, shard)
+    _finish_all(runs)
     _read_summary(runs)
     first = {message.id: _webhook_id(message) for message in outbox.claim(100, 0)}
     deliver()
@@ -316,8 +318,7 @@ def test_a_receiver_that_is_new_to_an_ended_run_is_told_its_end(
     runs: RunRecords, deliver: Deliver
 ) -> None:
     _send(runs, RUN)
-    for shard in ALL_SHARDS:
-        _finish(runs, shard)
+    _finish_all(runs)
     _read_summary(runs)
     assert deliver() == []
     runs.events.set_receiver(RUN.id, RECEIVER)
@@ -461,8 +462,7 @@ def test_a_search_leaves_the_end_to_who_writes_the_summary(
     runs: RunRecords, deliver: Deliver, client: redis.Redis, namespace: str
 ) -> None:
     _send(runs)
-    for shard in ALL_SHARDS:
-        _finish(runs, shard)
+    _finish_all(runs)
     deliver()
     with runs.events.summing_up(RUN.id):
         until(lambda: client.hexists(run_key(namespace, RUN.id), "summing_at"))
@@ -484,8 +484,7 @@ def test_a_search_tells_the_end_if_the_writer_of_the_summary_is_gone(
     runs: RunRecords, deliver: Deliver, client: redis.Redis, namespace: str
 ) -> None:
     _send(runs)
-    for shard in ALL_SHARDS:
-        _finish(runs, shard)
+    _finish_all(runs)
     deliver()
     with pytest.raises(PlanDamaged):
         _fail_to_sum_up(runs, client, namespace)
@@ -501,8 +500,7 @@ def test_a_search_tells_the_end_if_the_writer_of_the_summary_hangs_for_a_day(
     runs: RunRecords, deliver: Deliver, client: redis.Redis, namespace: str
 ) -> None:
     _send(runs)
-    for shard in ALL_SHARDS:
-        _finish(runs, shard)
+    _finish_all(runs)
     deliver()
     with runs.events.summing_up(RUN.id):
         until(lambda: client.hexists(run_key(namespace, RUN.id), "summing_at"))
@@ -544,8 +542,7 @@ def test_an_end_that_nobody_told_is_told_before_the_run_starts_anew(
 ) -> None:
     """The worker died between its last record and the summary, and somebody repairs the dataset."""
     _send(runs)
-    for shard in ALL_SHARDS:
-        _finish(runs, shard)
+    _finish_all(runs)
     deliver()
     runs.start(RUN)
     runs.restart_shards(RUN, SHARDS[:1])
@@ -570,8 +567,7 @@ def test_a_damaged_receiver_stops_no_shard(
 ) -> None:
     _send(runs)
     client.hset(run_key(namespace, RUN.id), mapping=fields)
-    for shard in ALL_SHARDS:
-        _finish(runs, shard)
+    _finish_all(runs)
     _search(runs, client, namespace)
     _read_summary(runs)
     for message in outbox.claim(100, 60):
@@ -594,8 +590,7 @@ def test_the_record_of_an_ended_run_expires_also_if_it_is_told(
     runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     _send(runs)
-    for shard in ALL_SHARDS:
-        _finish(runs, shard)
+    _finish_all(runs)
     _read_summary(runs)
     for key in until(lambda: client.keys(f"{namespace}:bulk:{RUN.id}*")):
         assert 0 < client.ttl(key) <= 60
