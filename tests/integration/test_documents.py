@@ -171,19 +171,17 @@ def _called(text: str, gateway: GatewayProcess | None) -> str:
 
 
 def _run(block: Block, environment: dict[str, str], folder: Path) -> str:
-    """Run a block in a folder of its own. Return what it prints."""
-    here = folder / f"line-{block.line}"
-    here.mkdir()
+    """Run a block in the folder of its document. Return what it prints."""
     if block.language == "python":
         if "from celery import" in block.text:  # Celery does not know unix://
             url = celery_url(environment["IMAGEFLEET_REDIS_URL"])
             environment = {**environment, "IMAGEFLEET_REDIS_URL": url}
-        done = run_python(["-c", block.text], environment, here)
+        done = run_python(["-c", block.text], environment, folder)
     else:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-e", "-c", block.text],
-            cwd=here,
+            cwd=folder,
             env={**os.environ, **environment, "PATH": path},
             capture_output=True,
             text=True,
@@ -206,7 +204,7 @@ def test_the_examples_of_a_document_run_in_order(
     if document == "README.md":
         assert "circle-1  images/circle-1-0.png\n" in printed
         assert "circle-1  deleted\n" in printed
-        assert list(tmp_path.glob("*/images/circle-1-0.png"))
+        assert list(tmp_path.glob("images/circle-1-0.png"))
 
 
 def _imagefleet_commands() -> list[tuple[str, list[str]]]:
