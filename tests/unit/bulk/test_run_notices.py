@@ -1,6 +1,6 @@
 """Who waits for a run in a process gets the same events as a receiver of callbacks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.producer.bulk.run_notices import RunNotices
 from imagefleet.shared.bulk.records import RunStatus
+from imagefleet.shared.errors import DeviceError
 from imagefleet.shared.jobs.model import State
 from imagefleet.testing import FakeFleet
 
@@ -117,3 +118,32 @@ def test_the_last_event_says_what_the_callback_of_the_end_says(
     assert event.keys() == expected.keys()
     assert event["data"] == {**expected["data"], "sequence": 1}
     assert list(event["data"]) == list(expected["data"])
+
+
+def test_each_event_says_what_its_callback_says(
+    fleet: FakeFleet, run: BulkRun, notices: RunNotices
+) -> None:
+    """Both count on their own: this process in Python, and for receivers a script in Redis."""
+    with run.connection.runs() as records:
+        changes: list[Callable[[], object]] = [
+            lambda: None,
+            lambda: records.begin(run.id, 0, "a", "host"),
+            lambda: records.report_progress(run.id, 0, "a", "host", 2, 1),
+            lambda: records.report_progress(run.id, 0, "a", "host", 3, 1),
+            lambda: records.succeed(run.id, 0, "a", "host", 8, {"device_error": 2}),
+            lambda: records.begin(run.id, 1, "b", "host"),
+            lambda: records.fail(run.id, 1, "b", "host", 10, DeviceError("out of memory")),
+            lambda: records.begin(run.id, 2, "c", "host"),
+            lambda: records.report_progress(run.id, 2, "c", "host", 9, 0),
+            lambda: records.cancel(run.id),
+        ]
+        seen: list[dict[str, Any]] = []
+        for change in changes:
+            change()
+            seen += notices.of(run.status(), 0.0)
+    told = sorted(fleet.callbacks(), key=lambda each: each["data"]["sequence"])
+    kinds = [each["type"].removeprefix("run.") for each in told]
+    assert kinds == ["started", *4 * ["progress"], "ended"]
+    assert [(each["type"], each["data"]) for each in seen] == [
+        (each["type"], each["data"]) for each in told
+    ]
