@@ -44,6 +44,12 @@ class JobParameters(TypedDict, total=False):
     """Last layers of the text encoders that the prompt skips, 1 or more; by default none."""
     guidance_rescale: float | None
     """0 to 1, by default 0: how far guidance is kept from overexposing the image."""
+    cfg_normalization: float | None
+    """0 to 50, by default 0, which is off: the guided output has at most this many times the norm
+    of the output with the prompt."""
+    cfg_truncation: float | None
+    """0 to 1, by default 1: there is no guidance after this share of the way from noise to the
+    image."""
     prompt_weighting: bool | None
     """Whether brackets weigh words, and long prompts are read in chunks; by default not."""
     num_images_per_prompt: int | None

@@ -27,6 +27,12 @@ def is_false(value: object) -> bool:
     return not value
 
 
+def is_whole(value: object) -> bool:
+    """Return whether a share leaves out nothing: None, or 1. A field with `exclude_if=is_whole` is
+    not sent."""
+    return value is None or value == 1
+
+
 @dataclass(frozen=True)
 class Parameter:
     """One row of the table. Its field in `JobRequest` has the name, the type and the limits.

@@ -7,7 +7,13 @@ over them: messages, admission, plans, columns of rows, options of commands, met
 from collections.abc import Mapping
 from typing import Any, Final, get_type_hints
 
-from imagefleet.shared.jobs.parameter import Parameter, is_false, kind_of, table_of
+from imagefleet.shared.jobs.parameter import (
+    Parameter,
+    is_false,
+    is_whole,
+    kind_of,
+    table_of,
+)
 from imagefleet.shared.jobs.request import JobRequest
 
 PARAMETERS: Final[Mapping[str, Parameter]] = table_of(JobRequest)
@@ -35,8 +41,9 @@ def is_used(name: str, value: Any) -> bool:
 
 
 def has_neutral_value(name: str) -> bool:
-    """Return whether a parameter may be given and still change nothing, as 0 or False."""
-    return _FIELDS[name].exclude_if is is_false
+    """Return whether a parameter may be given and still change nothing, as 0 or False, or
+    1 of a share."""
+    return _FIELDS[name].exclude_if in (is_false, is_whole)
 
 
 def default_of(name: str) -> Any:

@@ -13,16 +13,21 @@ from pydantic import Field, StrictBool, ValidationError, model_validator
 
 from imagefleet.shared.jobs.arguments import plain_value
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
+from imagefleet.shared.jobs.guidance_parameters import (
+    CfgNormalization,
+    CfgTruncation,
+    GuidanceRescale,
+    GuidanceScale,
+)
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
-from imagefleet.shared.jobs.parameter import Parameter, check_needs, is_false, is_none
+from imagefleet.shared.jobs.parameter import Parameter, check_needs, is_false, is_none, is_whole
 from imagefleet.shared.jobs.parameter_pairs import check_together
 from imagefleet.shared.jobs.parameter_types import (
     STORED,
     CallbackUrl,
     CallerMetadata,
     ClipSkip,
-    Fraction,
     Guidance,
     ImageAddress,
     ImageCount,
@@ -84,14 +89,7 @@ class JobRequest(Model):
             metadata="always",
         ),
     ] = None
-    guidance_scale: Annotated[
-        Guidance | None,
-        Parameter(
-            "0 to 50, by default the model's; there is no guidance up to 1 (Z-Image: 0).",
-            rows_since=1,
-            metadata="always",
-        ),
-    ] = None
+    guidance_scale: GuidanceScale = None
     clip_skip: Annotated[
         ClipSkip | None,
         Parameter(
@@ -104,19 +102,9 @@ class JobRequest(Model):
         ),
     ] = Field(default=None, exclude_if=is_none)
     """As in diffusers, the negative prompt skips none."""
-    guidance_rescale: Annotated[
-        Fraction | None,
-        Parameter(
-            "0 to 1, by default 0: how far guidance is kept from overexposing the image.",
-            since=6,
-            rows_since=5,
-            counted_as="rescaled_guidances",
-            offered_by="rescales_guidance",
-            metadata="if used",
-        ),
-    ] = Field(default=None, exclude_if=is_false)
-    """How far the guided output is scaled back to the deviation of the output with the prompt, as
-    in diffusers (Lin et al. 2023, section 3.4)."""
+    guidance_rescale: GuidanceRescale = Field(default=None, exclude_if=is_false)
+    cfg_normalization: CfgNormalization = Field(default=None, exclude_if=is_false)
+    cfg_truncation: CfgTruncation = Field(default=None, exclude_if=is_whole)
     prompt_weighting: Annotated[
         StrictBool,
         Parameter(

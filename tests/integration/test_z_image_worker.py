@@ -26,6 +26,12 @@ JOBS: Final[list[dict[str, Any]]] = [
     {"guidance_scale": 4.0, "num_inference_steps": 3, "negative_prompt": "blue"},
     {"guidance_scale": 2.5, "num_inference_steps": 5, "scheduler": "heun"},
     {"num_images_per_prompt": 3, "num_inference_steps": 2},
+    {
+        "guidance_scale": 5.0,
+        "num_inference_steps": 5,
+        "cfg_normalization": True,
+        "cfg_truncation": 0.3,
+    },
 ]
 
 

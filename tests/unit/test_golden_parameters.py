@@ -7,6 +7,7 @@ run `python -m tests.unit.test_golden_parameters`, and look at the difference.
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,8 @@ from tests.support.processes import ROOT
 FILE: Final = ROOT / "tests" / "fixtures" / "golden_parameters.json"
 INFO: Final = FakeEngine(job_loras=[LoraOption.parse("style=a")], prompt_chunks=3).info
 OFFER: Final = offer_of(INFO)
+OFFER_OF_BEFORE: Final = offer_of(replace(INFO, limits_guidance=False))
+"""A model without what was added since is announced as before."""
 PLAIN: Final = Offer(
     model="plain",
     digest="sha256:1",
@@ -59,6 +62,10 @@ JOBS: Final[dict[str, dict[str, Any]]] = {
     "clip_skip": {"clip_skip": 2},
     "guidance_rescale": {"guidance_rescale": 0.7},
     "guidance_rescale, 0": {"guidance_rescale": 0},
+    "cfg_normalization": {"cfg_normalization": True},
+    "cfg_normalization, 0": {"cfg_normalization": 0},
+    "cfg_truncation": {"cfg_truncation": 0.4},
+    "cfg_truncation, 1": {"cfg_truncation": 1},
     "prompt_weighting": {"prompt": "a (blue:1.3) star", "prompt_weighting": True},
     "prompt_weighting, false": {"prompt_weighting": False},
     "num_images_per_prompt, 1": {"num_images_per_prompt": 1},
@@ -103,6 +110,7 @@ RUNS: Final[dict[str, dict[str, Any]]] = {
         *("num_images_per_prompt, 1", "image", "mask_image", "strength"),
         *("latents and denoising_start", "scheduler", "loras", "loras, none", "height and width"),
         *("image_index", "image_index, 0"),
+        *("cfg_normalization", "cfg_normalization, 0", "cfg_truncation", "cfg_truncation, 1"),
     )
 } | {
     "prompt_weighting": {"prompt_weighting": True},
@@ -139,6 +147,8 @@ WRONG: Final[dict[str, dict[str, Any]]] = {
     "guidance_scale": {"guidance_scale": 51},
     "clip_skip": {"clip_skip": 65},
     "guidance_rescale": {"guidance_rescale": 1.1},
+    "cfg_normalization": {"cfg_normalization": 51},
+    "cfg_truncation": {"cfg_truncation": -0.1},
     "prompt_weighting": {"prompt_weighting": "yes"},
     "weights": {"prompt": "a (star", "prompt_weighting": True},
     "num_images_per_prompt": {"num_images_per_prompt": 65},
@@ -179,6 +189,7 @@ REFUSED: Final[dict[str, dict[str, Any]]] = {
         *("clip_skip", "guidance_rescale", "guidance_rescale, 0", "prompt_weighting", "loras"),
         *("prompt_weighting, false", "mask_image", "strength", "image_guidance_scale", "image"),
         *("latents and denoising_start", "denoising_end", "model"),
+        *("cfg_normalization", "cfg_normalization, 0", "cfg_truncation", "cfg_truncation, 1"),
     )
 } | {
     "scheduler": {"scheduler": "euler"},
@@ -199,7 +210,7 @@ def golden() -> dict[str, Any]:
         "rows of a run": {name: _dataset([cells], _RUN) for name, cells in ROWS.items()},
         "wrong": {name: _refusal({}, parameters) for name, parameters in WRONG.items()},
         "refused": {name: _refusal(_PLAIN, parameters) for name, parameters in REFUSED.items()},
-        "offer": OFFER.model_dump_json(),
+        "offer": OFFER_OF_BEFORE.model_dump_json(),
     }
 
 

@@ -34,6 +34,8 @@ from tests.unit.engine.stream_runs import run_stream
 from tools.parity.flow.z_image_case import (
     GUIDANCES,
     HEIGHT,
+    LIMITED_START,
+    LIMITS,
     NEGATIVES,
     PROMPTS,
     STEPS,
@@ -130,11 +132,22 @@ def _specs() -> dict[str, ImageSpec]:
             scheduler="euler",
             init_image=start,
         )
+    guided = specs[f"image|{GUIDANCES[-1]}"]
+    specs["img2img, limited"] = _limited(specs["img2img"], LIMITED_START)
+    for name, limits in LIMITS.items():
+        specs[f"limits|{name}"] = _limited(guided, limits)
     for case, scales in CASES.items():
-        specs[f"lora|{case}"] = replace(
-            specs[f"image|{GUIDANCES[-1]}"], loras=tuple(sorted(scales.items()))
-        )
+        specs[f"lora|{case}"] = replace(guided, loras=tuple(sorted(scales.items())))
     return specs
+
+
+def _limited(spec: ImageSpec, limits: Mapping[str, float]) -> ImageSpec:
+    """Return the image with limits of its guidance. diffusers takes True for 1."""
+    return replace(
+        spec,
+        cfg_normalization=float(limits.get("cfg_normalization", 0.0)),
+        cfg_truncation=limits.get("cfg_truncation", 1.0),
+    )
 
 
 def _assert_equal(images: Sequence[NDArray[np.uint8]], names: Sequence[str]) -> None:

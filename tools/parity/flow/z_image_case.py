@@ -75,6 +75,21 @@ STRENGTHS: Final = (0.01, 0.1, 0.25, 0.3, 0.5, 0.55, 0.6, 0.7, 0.9, 0.99, 1.0)
 MOST_STEPS: Final = 12
 """The steps that a strength leaves are compared for each number of steps up to this one."""
 
+LIMITS: Final[Mapping[str, Mapping[str, float]]] = {
+    "normalized": {"cfg_normalization": True},
+    "normalized to a half": {"cfg_normalization": 0.5},
+    "normalized above what guidance adds": {"cfg_normalization": 50.0},
+    "truncated": {"cfg_truncation": 0.2},
+    "truncated after a step": {"cfg_truncation": 0.25},
+    "truncated by the rounding of a step": {"cfg_truncation": 0.1},
+    "truncated after the first step": {"cfg_truncation": 0.0},
+    "normalized and truncated": {"cfg_normalization": 0.8, "cfg_truncation": 0.3},
+}
+"""These limits of guidance are compared. The steps lie at 0, 0.1, 0.25 and 0.5 of the way from
+noise to the image; in float32, 0.1 is above 0.1."""
+LIMITED_START: Final = {"cfg_normalization": 0.9, "cfg_truncation": 0.3}
+"""Those of an image that starts from another."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:

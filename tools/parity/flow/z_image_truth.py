@@ -37,6 +37,8 @@ from tools.parity.flow.z_image_case import (
     FULL_TOKENS,
     GUIDANCES,
     HEIGHT,
+    LIMITED_START,
+    LIMITS,
     MOST_STEPS,
     NEGATIVES,
     PROMPTS,
@@ -87,6 +89,9 @@ def z_image_answers() -> Tensors:
     answers = {"noise": noise(), **_transformer(pipeline)}
     for guidance in GUIDANCES:
         answers[f"image|{guidance}"] = _image(pipeline, guidance)
+    for name, limits in LIMITS.items():
+        given: dict[str, Any] = {"latents": noise()[:1], **limits}
+        answers[f"limits|{name}"] = _image(pipeline, GUIDANCES[-1], count=1, **given)
     for name, variant in VARIANTS.items():
         answers[name] = _image_of(variant)
     answers |= _full_block()
@@ -101,14 +106,15 @@ def z_image_answers() -> Tensors:
             )
         for name, kind, extra in (
             ("img2img", ZImageImg2ImgPipeline, {"strength": STRENGTH}),
+            ("img2img, limited", ZImageImg2ImgPipeline, {"strength": STRENGTH, **LIMITED_START}),
             ("inpaint", ZImageInpaintPipeline, {"strength": STRENGTH, "mask_image": mask}),
             ("inpaint by default", ZImageInpaintPipeline, {"mask_image": mask}),
         ):
             other = kind(**pipeline.components)
             other.set_progress_bar_config(disable=True)
-            given: dict[str, Any] = {**extra, "image": image, "latents": None}
+            given = {**extra, "image": image, "latents": None}
             answers[name] = _image(other, GUIDANCES[-1], count=1, **given)
-            if "strength" in extra:
+            if name in ("img2img", "inpaint"):
                 answers[f"{name}.skipped"] = _skipped(other)
     return {key: tensor.clone().contiguous() for key, tensor in answers.items()}
 

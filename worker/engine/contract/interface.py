@@ -117,6 +117,8 @@ class ModelInfo:
     pipeline skips none."""
     rescales_guidance: bool = False
     """Whether jobs may have `guidance_rescale`. It is False if diffusers' pipeline has none."""
+    limits_guidance: bool = False
+    """Whether jobs may have `cfg_normalization` and `cfg_truncation`."""
     prompt_chunks: int = 0
     """A prompt with `prompt_weighting` has at most this many chunks, each as long as the text
     encoders take. 0 means that there are no such prompts."""

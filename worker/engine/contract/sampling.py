@@ -31,6 +31,11 @@ class Sampling:
     guidance_rescale: float = 0.0
     """It says how far the guided output is scaled back to the standard deviation of the output with
     the prompt."""
+    cfg_normalization: float = 0.0
+    """The guided output has at most this many times the norm of the output with the prompt. 0 means
+    that its norm has no limit."""
+    cfg_truncation: float = 1.0
+    """There is no guidance where the noise level is below 1 minus this."""
     prompt_weighting: bool = False
     """Whether brackets in the prompts weigh their words, and long prompts are read in chunks."""
     denoising_end: float | None = None

@@ -95,6 +95,7 @@ class FakeEngine:
             max_num_inference_steps=max_num_inference_steps,
             max_clip_skip=_MAX_CLIP_SKIP,
             rescales_guidance=True,
+            limits_guidance=True,
             prompt_chunks=prompt_chunks,
             latents=LATENTS,
             job_loras=tuple(JobLora(name=each.name, digest=_digest(each)) for each in job_loras),

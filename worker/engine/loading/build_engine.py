@@ -76,6 +76,7 @@ def build_engine(
         max_num_inference_steps=max_steps,
         max_clip_skip=model.max_clip_skip,
         rescales_guidance=model.rescales_guidance,
+        limits_guidance=programs.denoiser.limits_guidance,
         prompt_chunks=options.prompt_chunks,
         image_use=model.image_use,
         latents=model.latent_format,

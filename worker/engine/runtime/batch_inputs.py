@@ -18,7 +18,7 @@ from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitImages, In
 from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.sampling.step_tables import StepTables
-from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
+from imagefleet.worker.engine.schedulers.coefficients import TIMESTEP, CoefficientTable
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 
@@ -36,8 +36,8 @@ class BatchInputBuilder:
 
         Raises:
             ValueError: a scheduler or a LoRA that this model does not have, or a step count or a
-                `clip_skip` out of range, a `guidance_rescale` of a model without one, or weights in
-                prompts of a worker that reads none.
+                `clip_skip` out of range, a parameter of guidance that the model does not have, or
+                weights in prompts of a worker that reads none.
             InvalidRequest: `denoising_start` or `denoising_end` leaves no step.
         """
         inputs = self.empty.inputs()
@@ -51,6 +51,7 @@ class BatchInputBuilder:
             inputs.initial_mix[slot] = initial_mix(spec, table, self.empty.image_input)
             inputs.guidance[slot] = spec.guidance_scale
             inputs.guidance_rescale[slot] = self._guidance_rescale(spec)
+            self._limit_guidance(inputs, slot, spec, table)
             if spec.image_guidance_scale is not None and inputs.image_guidance is not None:
                 inputs.image_guidance[slot] = spec.image_guidance_scale
             inputs.rows[slot] = table.padded(inputs.rows.shape[1])
@@ -59,9 +60,11 @@ class BatchInputBuilder:
                 inputs.lora_scales[slot, self._lora_number(name)] = scale
         return inputs
 
-    def is_guided(self, spec: ImageSpec) -> bool:
-        """Return whether an image needs a step with guidance."""
-        return spec.is_guided(self.info.unguided_scale)
+    def guided_calls(self, spec: ImageSpec, shape: Shape) -> int:
+        """Return how many of its first calls of the denoiser need guidance."""
+        if not spec.is_guided(self.info.unguided_scale):
+            return 0
+        return self.tables.of(spec, shape).guided_calls(spec.cfg_truncation)
 
     def init_images(self, specs: Sequence[ImageSpec], shape: Shape) -> InitImages | None:
         """Collect the init images of a batch; None if no slot has one.
@@ -149,6 +152,19 @@ class BatchInputBuilder:
                 "either"
             )
         return spec.guidance_rescale
+
+    def _limit_guidance(
+        self, inputs: BatchInputs, slot: int, spec: ImageSpec, table: CoefficientTable
+    ) -> None:
+        limits, guided = inputs.guidance_limits, table.guided_calls(spec.cfg_truncation)
+        if limits is not None:
+            limits.normalization[slot] = spec.cfg_normalization
+            limits.last_timestep[slot] = table.rows[guided - 1, TIMESTEP] if guided else np.inf
+        elif spec.cfg_normalization or spec.cfg_truncation < 1:
+            raise ValueError(
+                "this model does not take cfg_normalization or cfg_truncation; its pipeline in "
+                "diffusers does not either"
+            )
 
     def _lora_number(self, name: str) -> int:
         names = [lora.name for lora in self.info.job_loras]

@@ -37,7 +37,7 @@ class DeviceBatch:
         init_latents: InitLatents,
         *,
         specs: Sequence[ImageSpec],
-        guided: bool,
+        guided_calls: Sequence[int],
         calls: Sequence[int],
         output_scales: Sequence[float],
         rgb_factors: jax.Array,
@@ -49,13 +49,13 @@ class DeviceBatch:
             inputs: On the devices.
             init_latents: On the devices.
             specs: One for each slot that is not padding.
-            guided: Whether an image needs steps with guidance.
+            guided_calls: The number of the first calls of each spec that need guidance.
             calls: The number of calls of the denoiser of each spec.
             output_scales: The factor from the last samples of each spec to diffusers' latents.
             rgb_factors: The linear map from latents to RGB for `previews`, `[c + 1, 3]`.
         """
         self._executables = executables
-        self._step = executables.step if guided else executables.unguided_step
+        self._guided_calls = max(guided_calls)
         self._weights = weights
         self._specs = specs
         self._calls = calls
@@ -76,9 +76,9 @@ class DeviceBatch:
         call = 0
         with device_errors():
             while call < self._required_calls():
-                self._state, done = self._step(
-                    self._weights.denoiser, self._conditions, self._state
-                )
+                is_guided = call < self._guided_calls
+                step = self._executables.step if is_guided else self._executables.unguided_step
+                self._state, done = step(self._weights.denoiser, self._conditions, self._state)
                 dispatched.append(done)
                 call += 1
                 if len(dispatched) > _MAX_STEPS_AHEAD:

@@ -35,6 +35,8 @@ class _Running:
     spec: ImageSpec
     calls: int
     """The image needs this many calls of the denoiser."""
+    guided_calls: int
+    """It is the number of the first calls that need guidance."""
     output_scale: float
     """It is the factor from the image's last samples to diffusers' latents."""
     dispatched: int = 0
@@ -102,12 +104,13 @@ class DeviceStream:
             self._arrays[shape] = executables.insert(slots, newcomer, self._numbers[slot])
         self._shape = shape
         scale = self._inputs.tables.of(spec, shape).output_scale
-        self._running[slot] = _Running(spec, int(inputs.calls[0]), scale)
+        guided_calls = self._inputs.guided_calls(spec, shape)
+        self._running[slot] = _Running(spec, int(inputs.calls[0]), guided_calls, scale)
 
     def step(self) -> list[int]:
         assert self._shape is not None, "no slot is running"
         executables = self._executables[self._shape]
-        guided = any(self._inputs.is_guided(each.spec) for each in self._running.values())
+        guided = any(each.dispatched < each.guided_calls for each in self._running.values())
         program = executables.step if guided else executables.unguided_step
         conditions, state = self._arrays[self._shape]
         with device_errors():

@@ -222,7 +222,7 @@ class DiffusionEngine:
                 self._placement.split(inputs),
                 init_latents,
                 specs=specs,
-                guided=any(map(self._input_builder.is_guided, specs)),
+                guided_calls=[self._input_builder.guided_calls(spec, shape) for spec in specs],
                 calls=[int(count) for count in inputs.calls[: len(specs)]],
                 output_scales=[self._tables.of(spec, shape).output_scale for spec in specs],
                 rgb_factors=self._rgb_factors,

@@ -23,6 +23,17 @@ class Weights(NamedTuple):
     safety: Params | None
 
 
+class GuidanceLimits(NamedTuple):
+    """It has what limits the guidance of models that take `cfg_normalization` and
+    `cfg_truncation`."""
+
+    normalization: Any
+    """It is the image's `cfg_normalization`, float32 `[b]`."""
+    last_timestep: Any
+    """It is the last timestep with guidance, float32 `[b]`. Later ones, which are lower, have
+    none."""
+
+
 class BatchInputs(NamedTuple):
     """It has the inputs of a batch. They are numpy arrays on the host, then split by slot over
     devices."""
@@ -60,6 +71,8 @@ class BatchInputs(NamedTuple):
     used_chunks: Any = None
     """int32 `[b]`: the denoiser reads this many chunks, the first ones. None means that prompts
     have no weights."""
+    guidance_limits: Any = None
+    """It is `GuidanceLimits`. None means that the model takes none."""
 
 
 class InitImages(NamedTuple):
@@ -103,7 +116,8 @@ class Conditions(NamedTuple):
     """uint32 `[b, 2]`: the key of the noise that some schedulers add at each step."""
     lora_scales: jax.Array | None = None
     image_guidance: jax.Array | None = None
-    """`lora_scales` and `image_guidance` are those of `BatchInputs`."""
+    guidance_limits: GuidanceLimits | None = None
+    """`lora_scales`, `image_guidance` and `guidance_limits` are those of `BatchInputs`."""
 
 
 class SamplerState(NamedTuple):

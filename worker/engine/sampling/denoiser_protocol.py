@@ -23,6 +23,10 @@ class Denoiser(Protocol):
     def image_input(self) -> ImageInput:
         """Return what the network gets beside the noisy latents."""
 
+    @property
+    def limits_guidance(self) -> bool:
+        """Return whether jobs may have `cfg_normalization` and `cfg_truncation`."""
+
     def encode_prompts(self, weights: Weights, inputs: BatchInputs, height: int, width: int) -> Any:
         """Encode the prompts of a batch for images of this size in pixels.
 

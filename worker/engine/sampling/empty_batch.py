@@ -10,7 +10,12 @@ from typing import Self
 import numpy as np
 
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitImages, InitLatents
+from imagefleet.worker.engine.sampling.arrays import (
+    BatchInputs,
+    GuidanceLimits,
+    InitImages,
+    InitLatents,
+)
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.schedulers.coefficients import COLUMNS
@@ -34,6 +39,8 @@ class EmptyBatch:
     prompt_chunks: int = 0
     """A prompt with weights has at most this many chunks. 0 means that there are no such
     prompts."""
+    limits_guidance: bool = False
+    """Whether jobs may have `cfg_normalization` and `cfg_truncation`."""
 
     @classmethod
     def of(
@@ -55,6 +62,7 @@ class EmptyBatch:
             loras=loras,
             image_input=programs.denoiser.image_input,
             prompt_chunks=prompt_chunks,
+            limits_guidance=programs.denoiser.limits_guidance,
         )
 
     def inputs(self) -> BatchInputs:
@@ -79,7 +87,13 @@ class EmptyBatch:
                 tuple(np.ones(size, np.float32) for size in sizes) if self.prompt_chunks else None
             ),
             used_chunks=np.ones(slots, np.int32) if self.prompt_chunks else None,
+            guidance_limits=self._guidance_limits(),
         )
+
+    def _guidance_limits(self) -> GuidanceLimits | None:
+        if not self.limits_guidance:
+            return None
+        return GuidanceLimits(*np.zeros((2, self.slots), np.float32))
 
     def init_images(self, shape: Shape) -> InitImages:
         """Return the init images of the batch: no slot has one."""

@@ -95,6 +95,7 @@ class DiffusionPrograms:
             step_key=image_key(inputs.key, NoiseUse.STEPS, inputs.image_index),
             lora_scales=inputs.lora_scales,
             image_guidance=inputs.image_guidance,
+            guidance_limits=inputs.guidance_limits,
         )
         return conditions, SamplerState(
             latents=mix[:, 0] * init_latents.latents + mix[:, 1] * noise,

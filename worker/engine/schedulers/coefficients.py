@@ -35,7 +35,7 @@ LAGS: Final = 5
 it skips the h of one row."""
 COLUMNS: Final = 11 + LAGS
 (
-    _TIMESTEP,
+    TIMESTEP,
     _SAMPLE_TO_H,
     _OUTPUT_TO_H,
     _SAMPLE_TO_X0,
@@ -81,7 +81,7 @@ class CoefficientTable:
 
         Those with timesteps below `cutoff` remain. A step with two calls is never split.
         """
-        remaining = int((self.rows[:, _TIMESTEP] < cutoff).sum())
+        remaining = int((self.rows[:, TIMESTEP] < cutoff).sum())
         if self.order == 2 and remaining % 2 == 0:
             remaining += 1
         return (len(self.rows) - remaining) // self.order
@@ -89,8 +89,18 @@ class CoefficientTable:
     def until(self, cutoff: int) -> "CoefficientTable":
         """Return the table of the calls that diffusers makes before `denoising_end`: those with
         timesteps of at least `cutoff`."""
-        calls = int((self.rows[:, _TIMESTEP] >= cutoff).sum())
+        calls = int((self.rows[:, TIMESTEP] >= cutoff).sum())
         return replace(self, rows=self.rows[:calls])
+
+    def guided_calls(self, truncation: float) -> int:
+        """Return how many of the first calls have guidance with this `cfg_truncation`.
+
+        As in diffusers, the way from noise to the image is 0 at the timestep 1000 and 1 at 0. It is
+        computed in float32 before it is compared.
+        """
+        noise = np.float32(1000)
+        way = ((noise - self.rows[:, TIMESTEP]) / noise).astype(np.float64)
+        return int(np.argmax([*(way > truncation), True]))
 
     def with_next_levels(self, levels: Mapping[int, NoiseLevel]) -> "CoefficientTable":
         """Return the table with other noise levels after some rows, for kept parts of an image."""
@@ -167,7 +177,7 @@ def row_at(rows: jax.Array, position: jax.Array) -> jax.Array:
 
 def timestep(row: jax.Array) -> jax.Array:
     """Return the timestep of each row: `[b, COLUMNS]` to `[b]`."""
-    return row[:, _TIMESTEP]
+    return row[:, TIMESTEP]
 
 
 def predicted_x0(row: jax.Array, x: jax.Array, output: jax.Array) -> jax.Array:

@@ -36,6 +36,7 @@ class StableDiffusionDenoiser:
     image_input: ImageInput = ImageInput.NONE
     has_aesthetic_scores: bool = False
     """Whether one of the numbers about an image is an aesthetic score (SDXL's refiner)."""
+    limits_guidance: bool = False
 
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int

@@ -36,6 +36,7 @@ class ZImageDenoiser:
     transformer: nnx.GraphDef[nnx.Module]
     dtype: DTypeLike
     image_input: ImageInput = ImageInput.NONE
+    limits_guidance: bool = True
 
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int
@@ -77,8 +78,11 @@ class ZImageDenoiser:
         )
         outputs = network(inputs, times, text).astype(jnp.float32)
         outputs = outputs.reshape(slots, rows, *latents.shape[1:])
+        scale, limits = conditions.guidance, conditions.guidance_limits
+        assert limits is not None, "the model takes them"
+        scale = jnp.where(timestep < limits.last_timestep, 0, scale)
         # The transformer predicts x0 - eps, and a schedule of flow models takes eps - x0.
-        return -add_guidance(outputs, conditions.guidance)
+        return -add_guidance(outputs, scale, limits.normalization)
 
     def _merge(self, weights: Params, lora_scales: jax.Array | None) -> Transformer:
         return cast(Transformer, merge_network(self.transformer, weights, lora_scales))
