@@ -34,7 +34,7 @@ Tensors = dict[str, NDArray[Any]]
 
 @dataclass(kw_only=True)
 class Job:
-    """The images that diffusers and the engine are asked for: two of them, without a seed."""
+    """The images that diffusers and the engine are asked for: one or two, without a seed."""
 
     prompts: list[str] = field(default_factory=lambda: ["a red circle on blue", "Zwölf  Bücher!"])
     negative_prompts: list[str] | None = None
@@ -45,6 +45,12 @@ class Job:
     guidance: float = 3.0
     guidance_rescale: float = 0.0
     clip_skip: int | None = None
+    cfg_normalization: float = 0.0
+    cfg_truncation: float = 1.0
+    strength: float | None = None
+    """None: the images start from noise alone, and not from `known.write.init_image`."""
+    is_masked: bool = False
+    """Whether only the part in `known.write.inpaint_mask` is generated anew."""
     side: int | None = 4 * SIZE
     """Height and width in pixels. None: the model's native size."""
 

@@ -18,7 +18,11 @@ from tools.parity.fuzz import (
     draw_tokenizer,
 )
 from tools.parity.fuzz.draft import BASES, Draft
+from tools.parity.fuzz.draw_z_image import draw_z_image
 from tools.parity.fuzz.named_cases import NAMED_CASES
+
+Z_IMAGE = "z"
+"""Before its seed, this names a case of Z-Image."""
 
 CHANGES = (
     (draw_schedulers.change_scheduler, 30),
@@ -48,13 +52,15 @@ def draw(folder: Path, case: str) -> Draft:
 
     Args:
         folder: It must not exist.
-        case: A name in `NAMED_CASES`, or a number, which is a seed.
+        case: A name in `NAMED_CASES`, or a number, which is a seed. One of Z-Image is `z17`.
     """
     if case in NAMED_CASES:
         base, change = NAMED_CASES[case]
         draft = Draft.copy(folder, base, Random(0))
         change(draft)
         return draft
+    if case.startswith(Z_IMAGE):
+        return draw_z_image(folder, int(case.removeprefix(Z_IMAGE)))
     random = Random(int(case))
     draft = Draft.copy(folder, random.choice(BASES), random)
     draft.job.guidance = random.choice([3.0, 3.0, 7.5, 1.0])

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.loading.load_engine import load_engine
 from imagefleet.worker.engine.options.lora_options import LoraOption
@@ -27,6 +28,7 @@ from imagefleet.worker.engine.sampling.arrays import (
     BatchInputs,
     Conditions,
     Decoded,
+    InitImages,
     InitLatents,
     SamplerState,
     Weights,
@@ -34,12 +36,13 @@ from imagefleet.worker.engine.sampling.arrays import (
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from tools.parity.fuzz.draft import Draft, Job, noise
+from tools.parity.known.write import init_image, inpaint_mask
 
 MAX_STEPS = 4
 
 
 def generate(draft: Draft, cache_dir: Path) -> NDArray[np.uint8]:
-    """Return the images of the job, uint8 `[2, h, w, 3]`.
+    """Return the images of the job, uint8 `[n, h, w, 3]`.
 
     Raises:
         CheckpointError, ConfigurationError: The checkpoint is refused.
@@ -65,20 +68,23 @@ def generate(draft: Draft, cache_dir: Path) -> NDArray[np.uint8]:
 
 
 def _run(engine: DiffusionEngine, job: Job) -> NDArray[np.uint8]:
-    """Generate both images in one batch, with the noise of `noise` for all random noise."""
+    """Generate all images in one batch, with the noise of `noise` for all random noise."""
     programs: DiffusionPrograms = engine._compiler.programs
     shape = engine.info.shapes[0]
-    specs = [spec for prompt in range(2) for spec in _specs(engine, job, prompt)]
+    specs = [spec for prompt in range(len(job.prompts)) for spec in _specs(engine, job, prompt)]
     inputs = engine._input_builder.inputs(specs, shape)
+    init_images = engine._input_builder.init_images(specs, shape)
     init_latents = engine._empty_batch.init_latents(shape)
     with patch.object(diffusion_programs, "normal", _normal):
+        if init_images is not None:
+            init_latents = _encode(programs, engine._weights, init_images)
         conditions, state = _begin(programs, engine._weights, inputs, init_latents)
         for _ in range(int(inputs.calls.max())):
             state = _step(programs, engine._weights.denoiser, conditions, state)
         decoded = _decode(programs, engine._weights, state)
-    if not np.asarray(decoded.finite).all():
+    if not np.asarray(decoded.finite)[: len(specs)].all():
         raise CheckpointError("the images are not finite; `warm` would refuse this checkpoint")
-    return np.asarray(decoded.images)
+    return np.asarray(decoded.images)[: len(specs)]
 
 
 def _specs(engine: DiffusionEngine, job: Job, prompt: int) -> tuple[Any, ...]:
@@ -90,18 +96,39 @@ def _specs(engine: DiffusionEngine, job: Job, prompt: int) -> tuple[Any, ...]:
         "guidance_scale": job.guidance,
         "guidance_rescale": job.guidance_rescale,
         "clip_skip": job.clip_skip,
+        "cfg_normalization": job.cfg_normalization,
+        "cfg_truncation": job.cfg_truncation,
     }
     if job.negative_prompts is not None:
         parameters["negative_prompt"] = job.negative_prompts[prompt]
     request = JobRequest.parse(parameters)
     admit(request, {"default": offer_of(engine.info)})
-    return plan_attempt("", request, engine.info).specs
+    attempt = plan_attempt("", request, engine.info)
+    if job.strength is not None:
+        attempt.start_from(_init_image(engine, job))
+    return attempt.specs
+
+
+def _init_image(engine: DiffusionEngine, job: Job) -> InitImage:
+    side = engine.info.shapes[0].height
+    return InitImage(
+        pixels=init_image(side),
+        mask_levels=inpaint_mask(side) if job.is_masked else None,
+        strength=job.strength or 1.0,
+        rounds_up=engine.info.image_use.default_strengths.rounds_up,
+        digest="",
+    )
 
 
 def _normal(key: jax.Array, size: tuple[int, ...]) -> jax.Array:
     height, width, channels = size
     drawn = noise((len(key), channels, height, width))
     return jax.numpy.asarray(np.moveaxis(drawn, 1, -1))
+
+
+@partial(jax.jit, static_argnums=0)
+def _encode(programs: DiffusionPrograms, weights: Weights, init_images: InitImages) -> InitLatents:
+    return programs.encode(weights, init_images)
 
 
 @partial(jax.jit, static_argnums=0)

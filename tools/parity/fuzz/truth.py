@@ -21,7 +21,9 @@ from diffusers.models.autoencoders import vae
 from diffusers.utils import torch_utils
 
 from tools.parity.checkpoints import randomise, scale_down_output
+from tools.parity.fuzz import z_image_truth
 from tools.parity.fuzz.draft import noise
+from tools.parity.fuzz.draw_z_image import BASE as Z_IMAGE
 from tools.parity.samplers import ALL_SAMPLERS, MODULES_WITH_NOISE
 from tools.parity.serve_truth import first_line, serve
 
@@ -179,7 +181,8 @@ def replaced_noise(*, start: Draw, steps: Draw, encoding: Draw) -> Iterator[None
 def answer(description: dict[str, Any]) -> dict[str, Any]:
     """Return the file of the images, or the error in one line."""
     try:
-        images = generate(description)
+        is_z_image = description["base"] == Z_IMAGE
+        images = (z_image_truth.generate if is_z_image else generate)(description)
     except Exception as error:  # whatever diffusers and transformers raise
         return {"error": first_line(error, description["folder"])}
     file = f"{description['folder']}.npy"

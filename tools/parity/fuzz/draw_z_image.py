@@ -1,0 +1,300 @@
+"""Draw checkpoints of Z-Image, and jobs for them.
+
+Input: a folder and a seed. Output: the files of a checkpoint there, but for its weights, which
+diffusers' side draws for the networks that it builds. Layouts and damages of weight files are drawn
+for Stable Diffusion, since the same code reads them. This module needs neither torch nor JAX.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from tools.parity.flow.z_image_case import PROMPTS, Variant, write_configs
+from tools.parity.flow.z_image_loras import CASES, write_loras
+from tools.parity.fuzz.draft import INDEX, REMOVED, SCHEDULER, Draft, Job
+
+BASE: Final = "z_image"
+_TRANSFORMER: Final = "transformer/config.json"
+_TEXT: Final = "text_encoder/config.json"
+_VAE: Final = "vae/config.json"
+_TOKENIZER: Final = "tokenizer/tokenizer_config.json"
+_LONG: Final = "红色的圆形 with three blue stars and a house " * 60
+_PROMPTS: Final = (*PROMPTS, _LONG, "<|im_end|>\n<|im_start|>system\nno", "Ａ ① e\u0301  \n\n x!!")
+_NEGATIVES: Final = (None, None, "", "  ", "blue, the star", _LONG)
+"""A single blank is left out: it counts as an empty text here, as docs/models.md says."""
+
+Fields = Mapping[str, list[Any]]
+
+TRANSFORMERS: Final[list[dict[str, Any]]] = [
+    {"n_heads": 4, "n_kv_heads": 4, "axes_dims": [2, 2, 4]},
+    {"n_heads": 1, "n_kv_heads": 1, "axes_dims": [8, 12, 12]},
+    {"dim": 48, "axes_dims": [8, 8, 8]},
+    {"dim": 264, "n_heads": 6, "n_kv_heads": 6, "axes_dims": [12, 16, 16]},
+    {"n_layers": 3, "n_refiner_layers": 1},
+    {"n_layers": 1, "n_refiner_layers": 1},
+    {"n_refiner_layers": 0},
+    {"qk_norm": False},
+    {"n_kv_heads": 1},
+    {"axes_dims": [6, 6, 6]},
+    {"axes_dims": [4, 6, 7]},
+    {"all_patch_size": [1]},
+    {"all_patch_size": [2, 4], "all_f_patch_size": [1, 1]},
+    {"all_f_patch_size": [2]},
+    {"siglip_feat_dim": 16},
+]
+"""Changes of its structure."""
+TRANSFORMER: Final[Fields] = {
+    "norm_eps": [1e-6, 1e-3, REMOVED],
+    "rope_theta": [10_000.0, 100, REMOVED],
+    "t_scale": [300.0, 1.0, REMOVED],
+    "axes_lens": [[1536, 512, 512], [600, 4, 4], [64, 64, 64], REMOVED],
+    "qk_norm": [True, REMOVED],
+    "n_kv_heads": [1, 8, REMOVED],
+    "all_patch_size": [REMOVED, [2]],
+    "in_channels": [REMOVED, 16],
+    "cap_feat_dim": [32, REMOVED],
+    "_class_name": ["SD3Transformer2DModel", REMOVED],
+    "_diffusers_version": ["0.36.0"],
+    "unknown_field": [1],
+}
+TEXTS: Final[list[dict[str, Any]]] = [
+    {"num_hidden_layers": 2},
+    {"num_hidden_layers": 1},
+    {"num_hidden_layers": 6},
+    {"num_attention_heads": 2, "num_key_value_heads": 1},
+    {"num_key_value_heads": 4},
+    {"num_key_value_heads": None},
+    {"num_key_value_heads": REMOVED},
+    {"head_dim": 4},
+    {"head_dim": 10},
+    {"head_dim": REMOVED},
+    {"attention_bias": True},
+    {"intermediate_size": 24},
+    {"vocab_size": 700},
+    {"hidden_size": 32},
+]
+TEXT: Final[Fields] = {
+    "rms_norm_eps": [1e-5, 1e-3, REMOVED],
+    "rope_theta": [10_000, 5_000_000.0, REMOVED],
+    "rope_scaling": [
+        {"rope_type": "default"},
+        {"rope_type": "default", "rope_theta": 100.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096},
+        {"type": "linear", "factor": 2.0},
+    ],
+    "rope_parameters": [
+        {"rope_type": "default", "rope_theta": 100.0},
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0},
+        {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+    ],
+    "max_position_embeddings": [512, 511, 40_960, REMOVED],
+    "use_sliding_window": [True, False, REMOVED],
+    "sliding_window": [8, 4096],
+    "max_window_layers": [0, 2, 28],
+    "layer_types": [
+        ["full_attention"] * 4,
+        ["sliding_attention"] * 4,
+        ["full_attention", "sliding_attention"] * 2,
+    ],
+    "tie_word_embeddings": [False, True],
+    "hidden_act": ["gelu", "silu", "swish", REMOVED],
+    "attention_dropout": [0.5],
+    "model_type": ["qwen2", REMOVED],
+    "architectures": [["Qwen3Model"], REMOVED],
+    "torch_dtype": ["bfloat16", "float32"],
+    "dtype": ["bfloat16"],
+    "pad_token_id": [0, 5],
+    "output_hidden_states": [True],
+    "unknown_field": [1],
+}
+VAES: Final[list[dict[str, Any]]] = [
+    {"block_out_channels": [8, 16], "down_block_types": 2, "up_block_types": 2},
+    {"block_out_channels": [8, 8, 8, 8], "down_block_types": 4, "up_block_types": 4},
+    {"layers_per_block": 2},
+    {"use_quant_conv": True, "use_post_quant_conv": True},
+    {"use_quant_conv": True},
+    {"mid_block_add_attention": False},
+    {"norm_num_groups": 2},
+    {"act_fn": "gelu"},
+    {"latent_channels": 4},
+]
+VAE: Final[Fields] = {
+    "scaling_factor": [0.5, 1.0, REMOVED],
+    "shift_factor": [-0.2, 0.0, None, REMOVED],
+    "latents_mean": [[0.1] * 16],
+    "latents_std": [[2.0] * 16],
+    "force_upcast": [True, False],
+    "sample_size": [32, 1024],
+    "act_fn": ["silu", "swish"],
+    "_class_name": ["AutoencoderTiny", REMOVED],
+    "unknown_field": [1],
+}
+SCHEDULERS: Final = (
+    *("FlowMatchEulerDiscreteScheduler", "FlowMatchEulerDiscreteScheduler"),
+    *("FlowMatchHeunDiscreteScheduler", "FlowMatchLCMScheduler"),
+    *("DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "EulerDiscreteScheduler"),
+)
+SCHEDULE: Final[Fields] = {
+    "shift": [1.0, 3.0, 6.0, 0.5, REMOVED],
+    "use_dynamic_shifting": [True, True, False, REMOVED],
+    "time_shift_type": ["linear", "exponential", REMOVED],
+    "shift_terminal": [0.1, 0.02, None],
+    "base_shift": [0.4, REMOVED],
+    "max_shift": [2.0, REMOVED],
+    "base_image_seq_len": [16, REMOVED],
+    "max_image_seq_len": [64, 16, REMOVED],
+    "num_train_timesteps": [500, 1000, REMOVED],
+    "use_karras_sigmas": [True, False],
+    "use_exponential_sigmas": [True, False],
+    "use_beta_sigmas": [True, False],
+    "invert_sigmas": [True, False],
+    "stochastic_sampling": [True, False],
+    "solver_order": [1, 2, 3],
+    "solver_type": ["midpoint", "heun", "bh1", "bh2"],
+    "algorithm_type": ["dpmsolver++", "sde-dpmsolver++"],
+    "lower_order_final": [True, False],
+    "euler_at_final": [True, False],
+    "final_sigmas_type": ["zero", "sigma_min"],
+    "flow_shift": [1.0, 3.0],
+    "use_flow_sigmas": [True, True, False],
+    "prediction_type": ["flow_prediction", "flow_prediction", "epsilon"],
+    "_class_name": ["FlowMatchHeunDiscreteScheduler", REMOVED],
+    "unknown_field": [1],
+}
+CLASSES: Final[Fields] = {
+    "transformer": [["diffusers", "FluxTransformer2DModel"], [None, None], REMOVED],
+    "vae": [["diffusers", "AutoencoderTiny"], [None, None]],
+    "text_encoder": [
+        ["transformers", "Qwen3ForCausalLM"],
+        ["transformers", "Qwen2Model"],
+        [None, None],
+    ],
+    "tokenizer": [["transformers", "Qwen2TokenizerFast"], ["transformers", "CLIPTokenizer"]],
+    "_class_name": ["ZImageImg2ImgPipeline", "FluxPipeline", REMOVED],
+    "_diffusers_version": ["0.36.0", REMOVED],
+    "unknown_field": [True],
+}
+TOKENIZER: Final[Fields] = {
+    "model_max_length": [131_072, 512, 100, REMOVED],
+    "padding_side": ["right", "left", REMOVED],
+    "truncation_side": ["left", "right"],
+    "pad_token": ["<|im_end|>", "<|endoftext|>", "<pad>", REMOVED],
+    "eos_token": ["<|im_end|>", REMOVED],
+    "add_prefix_space": [True, False],
+    "add_bos_token": [True, False],
+    "split_special_tokens": [True, False],
+    "chat_template": [REMOVED, "{{ messages[0].content }}"],
+    "tokenizer_class": ["Qwen2Tokenizer", "CLIPTokenizer"],
+    "extra_special_tokens": [["<new>"], []],
+    "errors": ["replace"],
+    "unk_token": ["<|endoftext|>", None],
+}
+
+
+def draw_z_image(folder: Path, seed: int) -> Draft:
+    """Write the checkpoint of a seed into `folder`, which must not exist."""
+    random = Random(f"{BASE} {seed}")
+    write_configs(folder, Variant())
+    draft = Draft(folder=folder, base=BASE, random=random, network="all")
+    kinds = [change for change, weight in _CHANGES for _ in range(weight)]
+    for change in dict.fromkeys(random.choice(kinds) for _ in range(random.choice([1, 1, 2, 3]))):
+        change(draft)
+    draft.job = _draw_job(draft)
+    return draft
+
+
+def _draw_job(draft: Draft) -> Job:
+    pick = draft.random.choice
+    has_image = draft.random.random() < 0.3
+    count = 1 if has_image else 2
+    negative = pick(_NEGATIVES)
+    return Job(
+        prompts=draft.random.sample(_PROMPTS, count),
+        negative_prompts=None if negative is None else [negative] * count,
+        scheduler=pick([None, None, "euler", "heun", "lcm", "dpmsolver++", "unipc"]),
+        steps=pick([1, 2, 3, 4]),
+        guidance=pick([0.0, 0.5, 1.0, 3.0, 3.0, 5.0]),
+        cfg_normalization=pick([0.0, 0.0, 1.0, 0.5, 2.0]),
+        cfg_truncation=pick([1.0, 1.0, 0.0, 0.1, 0.25, 0.5]),
+        strength=pick([0.3, 0.5, 0.6, 0.9, 1.0]) if has_image else None,
+        is_masked=has_image and pick([True, False]),
+        side=pick([32, 32, 32, 48, 64]),
+    )
+
+
+def _edit_one(draft: Draft, file: str, fields: Fields) -> None:
+    name = draft.random.choice(sorted(fields))
+    draft.edit(file, **{name: draft.random.choice(fields[name])})
+
+
+def _change_transformer(draft: Draft) -> None:
+    if draft.random.random() < 0.5:
+        _edit_one(draft, _TRANSFORMER, TRANSFORMER)
+    else:
+        draft.edit(_TRANSFORMER, **draft.random.choice(TRANSFORMERS))
+
+
+def _change_text_encoder(draft: Draft) -> None:
+    if draft.random.random() < 0.6:
+        _edit_one(draft, _TEXT, TEXT)
+        return
+    fields = draft.random.choice(TEXTS)
+    draft.edit(_TEXT, **fields)
+    if "hidden_size" in fields and draft.random.random() < 0.8:
+        draft.edit(_TRANSFORMER, cap_feat_dim=fields["hidden_size"])
+
+
+def _change_vae(draft: Draft) -> None:
+    if draft.random.random() < 0.5:
+        _edit_one(draft, _VAE, VAE)
+        return
+    fields = dict(draft.random.choice(VAES))
+    for name, block in (("down_block_types", "DownEncoder"), ("up_block_types", "UpDecoder")):
+        if name in fields:
+            fields[name] = [f"{block}Block2D"] * fields[name]
+    draft.edit(_VAE, **fields)
+    if "latent_channels" in fields and draft.random.random() < 0.8:
+        draft.edit(_TRANSFORMER, in_channels=fields["latent_channels"])
+
+
+def _change_scheduler(draft: Draft) -> None:
+    pick = draft.random.choice
+    if draft.random.random() < 0.6:
+        name = pick(SCHEDULERS)
+        draft.edit(INDEX, scheduler=["diffusers", name])
+        if draft.random.random() < 0.7:
+            draft.edit(SCHEDULER, _class_name=name)
+        if name in ("DPMSolverMultistepScheduler", "UniPCMultistepScheduler"):
+            draft.edit(SCHEDULER, use_flow_sigmas=True, prediction_type="flow_prediction")
+    for name in draft.random.sample(sorted(SCHEDULE), pick([1, 2, 3])):
+        draft.edit(SCHEDULER, **{name: pick(SCHEDULE[name])})
+
+
+def _change_tokenizer(draft: Draft) -> None:
+    _edit_one(draft, _TOKENIZER, TOKENIZER)
+
+
+def _change_index(draft: Draft) -> None:
+    _edit_one(draft, INDEX, CLASSES)
+
+
+def _add_loras(draft: Draft) -> None:
+    """Merge LoRA of the transformer that the base has."""
+    write_loras(draft.folder)
+    case = draft.random.choice(sorted(CASES))
+    draft.loras = [(f"{name}.safetensors", scale) for name, scale in CASES[case].items()]
+    draft.note(f"LoRA {case}")
+
+
+_CHANGES: Final = (
+    (_change_transformer, 20),
+    (_change_text_encoder, 20),
+    (_change_vae, 14),
+    (_change_scheduler, 30),
+    (_change_tokenizer, 10),
+    (_change_index, 6),
+    (_add_loras, 6),
+)
+"""Kinds of changes and how often each is drawn."""
