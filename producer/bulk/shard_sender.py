@@ -131,7 +131,9 @@ class ShardSender:
         """Write the summary, and report the end, if the last worker died before it did, and if this
         host may write there."""
         try:
-            write_missing_summary(self.store, self.plan)
+            offers = self.connection.offers().values()
+            licenses = {offer.digest: offer.model_license for offer in offers}
+            write_missing_summary(self.store, self.plan, licenses)
         except (StorageDenied, StorageUnavailable) as error:
             log.warning("the summary of run %s cannot be written from here: %s", self.id, error)
             return

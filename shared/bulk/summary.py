@@ -7,8 +7,9 @@ draws the sheet. The header of the card: https://huggingface.co/docs/hub/dataset
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final
 
 from imagefleet.shared.bulk.commit_markers import finished_shards
@@ -57,7 +58,12 @@ _DATA_FILES: Final = {
 extensions, so the text files beside the images are left out."""
 
 
-def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
+Licenses = Mapping[str, str | None]
+"""By the digests of models, it has their licences. None: nobody says it."""
+NO_LICENSES: Final[Licenses] = MappingProxyType({})
+
+
+def write_summary(store: ObjectStore, plan: Plan, licenses: Licenses = NO_LICENSES) -> RunStats:
     """Write `stats.json`, the card and its contact sheet. Raise KeyError if a shard is not
     finished."""
     markers = [stats for _, stats in finished_shards(store, plan, plan.shards)]
@@ -69,7 +75,10 @@ def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
         store.put(CONTACT_SHEET, sheet, "image/png")
     is_webdataset = plan.format is BulkFormat.WEBDATASET
     features = features_yaml(store, plan, markers) if is_webdataset else None
-    card = render_card(plan, stats, has_sheet=sheet is not None, features=features)
+    license_name = licenses.get(stats.model_digest)
+    card = render_card(
+        plan, stats, has_sheet=sheet is not None, features=features, license_name=license_name
+    )
     store.put(CARD, card.encode(), "text/markdown; charset=utf-8")
     store.put(RUN_STATS, stats.dump(), "application/json")
     return stats
@@ -82,7 +91,7 @@ def read_summary(store: ObjectStore) -> RunStats | None:
     return None
 
 
-def write_missing_summary(store: ObjectStore, plan: Plan) -> None:
+def write_missing_summary(store: ObjectStore, plan: Plan, licenses: Licenses = NO_LICENSES) -> None:
     """Write the summary of a complete run if it is missing, because the last worker died.
 
     Do nothing if files of the dataset were removed meanwhile.
@@ -91,7 +100,7 @@ def write_missing_summary(store: ObjectStore, plan: Plan) -> None:
     if stats is not None and stats.work == plan.dataset_digest:
         return
     with suppress(KeyError):
-        write_summary(store, plan)
+        write_summary(store, plan, licenses)
 
 
 def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]) -> bytes | None:
@@ -125,11 +134,16 @@ def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]
 
 
 def render_card(
-    plan: Plan, stats: RunStats, *, has_sheet: bool = False, features: str | None = None
+    plan: Plan,
+    stats: RunStats,
+    *,
+    has_sheet: bool = False,
+    features: str | None = None,
+    license_name: str | None = None,
 ) -> str:
-    """Return the dataset card, `README.md`."""
+    """Return the dataset card, `README.md`. `license_name` is that of the model, if it is known."""
     info = "" if features is None else f"dataset_info:\n  features:\n{features}\n"
-    rows = "\n".join(f"| {name} | {value} |" for name, value in _facts(plan, stats))
+    rows = "\n".join(f"| {name} | {value} |" for name, value in _facts(plan, stats, license_name))
     inputs = list(_inputs(plan))
     *names, last = ("parameters", "seed", *(name for name, _ in inputs))
     return f"""---
@@ -183,7 +197,7 @@ def _data_files(plan: Plan) -> str:
     return "\n".join(f'    - "{pattern}"' for pattern in patterns)
 
 
-def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
+def _facts(plan: Plan, stats: RunStats, license_name: str | None) -> Iterator[tuple[str, object]]:
     yield "Images", stats.samples
     yield "Prompts", stats.rows
     if plan.input_images:
@@ -197,6 +211,8 @@ def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
     yield "Image format", plan.image_format.value
     yield "Model", stats.model
     yield "Model digest", f"`{stats.model_digest}`"
+    if license_name is not None:
+        yield "Licence of the model", f"`{license_name}`"
     for name, value in plan.parameters.model_dump(exclude_none=True).items():
         yield f"`{name}`", _shown(name, value)
     for name, digest in plan.loras.items():

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.model import Measured, Model
-from imagefleet.shared.jobs.parameter import is_false
+from imagefleet.shared.jobs.parameter import is_false, is_none
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.redis_keys import offered_at_key, offers_key
 from imagefleet.shared.jobs.request import JobRequest
@@ -43,6 +43,9 @@ class Offer(Model):
     model_config = ConfigDict(extra="ignore")  # newer workers may announce more fields
     model: str
     digest: str
+    model_license: str | None = Field(default=None, exclude_if=is_none)
+    """The licence of the model, such as `apache-2.0`, as its card or its workers' settings say it.
+    None: neither does, or its worker is of an older release."""
     shapes: Annotated[tuple[tuple[_Positive, _Positive], ...], Field(min_length=1)]
     schedulers: tuple[str, ...]
     max_num_inference_steps: _Positive

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol, TypeVar
 
 from imagefleet.shared.bulk.plan import Plan
+from imagefleet.shared.bulk.summary import Licenses
 from imagefleet.shared.errors import InvalidRequest, PlanDamaged, StorageDenied
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.bulk.shard_checkpoints import delete_checkpoints
@@ -35,6 +36,7 @@ class EndedShard:
         open_store: Callable[[], ObjectStore],
         read_plan: Callable[[], Plan],
         retry: Retry,
+        licenses: Licenses,
     ) -> None:
         """Store the arguments. Nothing is opened or read before something is to be done.
 
@@ -43,10 +45,12 @@ class EndedShard:
             open_store: returns the store of the dataset, or raises InvalidRequest.
             read_plan: returns the plan, or raises PlanDamaged.
             retry: repeats both while the store is unavailable.
+            licenses: has the licence of the model of this worker.
         """
         self.name: Final = name
         self._summing_up = summing_up
         self._open_store, self._read_plan, self._retry = open_store, read_plan, retry
+        self._licenses = licenses
 
     def delete_checkpoints(self) -> None:
         """Delete the checkpoints of the shard, which is finished."""
@@ -54,10 +58,12 @@ class EndedShard:
             lambda _: delete_checkpoints(self._open_store(), self.name), "deleting its checkpoints"
         )
 
-    def sum_up(self, write: Callable[[ObjectStore, Plan], object]) -> None:
+    def sum_up(self, write: Callable[[ObjectStore, Plan, Licenses], object]) -> None:
         """Let `write` write the summary of the run, which has succeeded, and report its end."""
         with self._summing_up():
-            self._tidy(lambda plan: write(self._open_store(), plan), "writing the summary")
+            self._tidy(
+                lambda plan: write(self._open_store(), plan, self._licenses), "writing the summary"
+            )
 
     def _tidy(self, act: Callable[[Plan], object], what: str) -> None:
         """Do what is left to do, if the plan is still there.

@@ -91,6 +91,7 @@ class _ShardMaker:
             lambda: self._store,
             self._read_plan,
             self._retry,
+            {context.engine.info.digest: context.engine.info.model_license},
         )
         self._host_error: ImagefleetError | None = None
         """Why this host cannot make the shard."""

@@ -12,7 +12,7 @@ import threading
 
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.bulk.shard_message import shards_to_send
-from imagefleet.shared.bulk.summary import write_missing_summary
+from imagefleet.shared.bulk.summary import NO_LICENSES, Licenses, write_missing_summary
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import open_store
 from imagefleet.worker.bulk.destinations import DestinationPolicy
@@ -25,17 +25,25 @@ class RunRecovery:
     """Recovers stalled runs in a thread. Every worker has one; Redis gives a run to only
     one."""
 
-    def __init__(self, runs: RunRecords, stalled_s: float, destinations: DestinationPolicy) -> None:
+    def __init__(
+        self,
+        runs: RunRecords,
+        stalled_s: float,
+        destinations: DestinationPolicy,
+        licenses: Licenses = NO_LICENSES,
+    ) -> None:
         """Create the thread without starting it.
 
         Args:
             stalled_s: seconds without a change after which a run counts as stalled. Also the time
                 that other runs wait if one run's destination does not answer.
             destinations: decides where runs may be recovered.
+            licenses: those that the cards of recovered datasets name.
         """
         self._runs = runs
         self._stalled_s = stalled_s
         self._destinations = destinations
+        self._licenses = licenses
         self._in_progress: set[str] = set()
         self._hanging: set[str] = set()
         """These runs are in progress for longer than `stalled_s`."""
@@ -109,4 +117,4 @@ class RunRecovery:
             log.warning("run %s: sent %d lost shards again", run, sent)
         if self._runs.finish_run(run) is State.SUCCEEDED:
             with self._runs.events.summing_up(run):
-                write_missing_summary(store, plan)
+                write_missing_summary(store, plan, self._licenses)

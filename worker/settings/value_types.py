@@ -14,6 +14,7 @@ from pydantic_settings import NoDecode
 
 from imagefleet.shared.jobs.worker_status import Trait
 from imagefleet.shared.text.durations import parse_duration
+from imagefleet.worker.engine.options.model_options import LICENSE_NAME
 
 
 def _split_commas(value: object) -> Any:
@@ -33,6 +34,12 @@ def _split_words(value: object) -> object:
 
 def _parse_duration(value: object) -> object:
     return None if value in (None, "") else parse_duration(value)
+
+
+def _check_license(name: str) -> str:
+    if not LICENSE_NAME.fullmatch(name):
+        raise ValueError("must be at most 100 letters, digits, blanks and . + ( ) / -")
+    return name
 
 
 def _check_no_credentials(url: str) -> str:
@@ -69,6 +76,9 @@ Duration = Annotated[float | None, BeforeValidator(_parse_duration)]
 
 StoreUrl = Annotated[str, AfterValidator(_check_no_credentials)]
 """The address of a store, in which no credentials stand. `open_store` checks the rest of it."""
+
+License = Annotated[str, AfterValidator(_check_license)]
+"""It is the name of a licence, as in the header of a model's card."""
 
 PlainHttpUrl = Annotated[str, AfterValidator(_check_plain_http)]
 """It is an address http://host/path, without user, query and fragment."""

@@ -20,6 +20,7 @@ from imagefleet.worker.settings.several_models import check_models
 from imagefleet.worker.settings.value_types import (
     CommaSeparated,
     Duration,
+    License,
     PlainHttpUrl,
     Secrets,
     ShellWords,
@@ -53,6 +54,11 @@ class WorkerSettings(Settings):
         description="Model: `shapes` (bundled), a folder in diffusers format, a Hugging Face Hub "
         "id, a `.safetensors` file in the original format, or `fake[:seconds=…]` for tests. "
         "An empty value counts as not set.",
+    )
+    model_license: License | None = Field(
+        default=None,
+        description="Licence of the model, as in `apache-2.0`, for offers and the cards of "
+        "datasets. Default: what the header of its README.md states.",
     )
     models: ShellWords = Field(
         default=(),
@@ -136,8 +142,7 @@ class WorkerSettings(Settings):
         "slot whose image is done takes the next one while its neighbours go on.",
     )
     dtype: Literal["float32", "bfloat16"] | None = Field(
-        default=None,
-        description="`float32` or `bfloat16`. Default: bfloat16 on accelerators, float32 on CPU.",
+        None, description="`float32`, the default on CPU, or `bfloat16`, that on accelerators."
     )
     max_num_inference_steps: int = Field(
         100, ge=1, le=1000, description="Largest number of denoising steps that a job may request."
@@ -147,8 +152,7 @@ class WorkerSettings(Settings):
         description="Scheduler of jobs that name none (docs/schedulers.md). Default: the model's.",
     )
     safety_checker: bool = Field(
-        default=True,
-        description="Whether the model's safety checker, if any, makes the images it flags black.",
+        True, description="Whether the model's safety checker, if any, makes what it flags black."
     )
     prompt_chunks: int = Field(
         default=0,
@@ -242,8 +246,7 @@ class WorkerSettings(Settings):
         default=15.0,
         ge=2,
         le=3600,
-        description="Seconds without a heartbeat after which other workers take over the jobs of a "
-        "worker.",
+        description="Seconds without a heartbeat after which others take over a worker's jobs.",
     )
     drain_s: float = Field(
         25.0, ge=0, le=3600, description="Seconds after SIGTERM for what is on the devices."
@@ -294,8 +297,7 @@ class WorkerSettings(Settings):
     max_retries: int = Field(
         default=3,
         ge=0,
-        description="Number of times that a job is retried after a temporary failure; after a "
-        "`device_error` twice at most.",
+        description="Retries of a job after temporary failures; two after a `device_error`.",
     )
     bulk_checkpoint_s: float = Field(
         default=30.0,

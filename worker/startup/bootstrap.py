@@ -127,7 +127,10 @@ class _Builder:
             lease_keeper=self._build_lease_keeper(status),
             progress=self._progress,
             run_recovery=RunRecovery(
-                shards.runs, self._settings.bulk_stalled_s, shards.destinations
+                shards.runs,
+                self._settings.bulk_stalled_s,
+                shards.destinations,
+                {self._engine.info.digest: self._engine.info.model_license},
             ),
             image_sweeper=ImageSweeper(self._expiry, self._stores.images, self._count_workers),
             offers=self._offers(self._retrying_client),

@@ -89,5 +89,6 @@ def model_options(settings: WorkerSettings) -> ModelOptions:
         job_loras=settings.job_loras(),
         textual_inversions=settings.textual_inversions(),
         prompt_chunks=settings.prompt_chunks,
+        model_license=settings.model_license,
         streams=settings.batching == "continuous",
     )

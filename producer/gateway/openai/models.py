@@ -39,6 +39,7 @@ def _shown(name: str, offer: Offer) -> dict[str, Any]:
         "created": 0,
         "owned_by": "imagefleet",
         "digest": offer.digest,
+        "license": offer.model_license,
         "sizes": [f"{width}x{height}" for height, width in offer.shapes],
         "schedulers": list(offer.schedulers),
         "loras": sorted(offer.loras),

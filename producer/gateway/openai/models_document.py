@@ -12,6 +12,10 @@ _MODEL: Final = {
         "created": {"const": 0},
         "owned_by": {"const": "imagefleet"},
         "digest": {"type": "string", "description": "Of all files that influence an image."},
+        "license": {
+            "type": ["string", "null"],
+            "description": "Of the model, as its card or its workers' settings say it.",
+        },
         "sizes": {**_TEXTS, "description": "WIDTHxHEIGHT in pixels."},
         "schedulers": _TEXTS,
         "loras": _TEXTS,

@@ -155,6 +155,17 @@ def test_the_card_says_what_rows_start_from(store: MemoryStore) -> None:
     assert "| Prompts with latents to go on with | 3 |" in card
 
 
+def test_the_card_names_the_licence_of_the_model_that_made_the_images(store: MemoryStore) -> None:
+    write_summary(store, _plan(None), {DIGEST: "apache-2.0", "sha256:other": "mit"})
+    card = store.get(CARD).decode()
+    assert "| Licence of the model | `apache-2.0` |" in card
+    header = card.split("---")[1]
+    assert "license" not in header, "that of the dataset is for its owner to choose"
+    for unknown in ({}, {DIGEST: None}, {"sha256:other": "mit"}):
+        write_summary(store, _plan(None), unknown)
+        assert "icence" not in store.get(CARD).decode()
+
+
 def test_the_summary_of_other_work_is_replaced(store: MemoryStore) -> None:
     write_summary(store, _plan(None).model_copy(update={"seed": 1}))
     before = store.get(RUN_STATS)

@@ -97,6 +97,9 @@ class ModelInfo:
     digest: str
     """It is `sha256:…` over the files of the checkpoint that were read, the merged LoRA with their
     scales, and the textual inversions."""
+    model_license: str | None = None
+    """It is the licence of the checkpoint, as its card or the worker's settings say it. None means
+    that neither does."""
     loras: tuple[AppliedLora, ...] = ()
     """These LoRA were merged into the weights."""
     textual_inversions: tuple[LoadedInversion, ...] = ()

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -116,6 +117,7 @@ class FakeEngine:
         max_num_inference_steps: int,
         job_loras: Sequence[LoraOption] = (),
         prompt_chunks: int = 0,
+        model_license: str | None = None,
     ) -> "FakeEngine":
         """Make an engine from `fake` or `fake:seconds=0.05,capacity=8`.
 
@@ -150,6 +152,7 @@ class FakeEngine:
             job_loras=job_loras,
             prompt_chunks=prompt_chunks,
         )
+        engine.info = replace(engine.info, model_license=model_license)
         engine._job_failure_file = None if job_failure_file is None else Path(job_failure_file)
         return engine
 

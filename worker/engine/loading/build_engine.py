@@ -64,6 +64,7 @@ def build_engine(
         name=identity.name,
         source=identity.source,
         digest=digest_with(digest, loras, inversions),
+        model_license=setup.model_license,
         loras=loras,
         textual_inversions=inversions,
         job_loras=job_loras(options.job_loras),

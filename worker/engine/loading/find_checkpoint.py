@@ -25,6 +25,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     shard_names,
     weight_names,
 )
+from imagefleet.worker.engine.checkpoint.model_license import CARD
 from imagefleet.worker.engine.checkpoint.single_file import (
     SingleFile,
     config_folder,
@@ -50,6 +51,7 @@ _TEMPORARY_STATUSES: Final = (408, 429)
 
 _METADATA_PATTERNS: Final = (
     INDEX,
+    CARD,
     "imagefleet.json",
     "scheduler/scheduler_config.json",
     "feature_extractor/preprocessor_config.json",

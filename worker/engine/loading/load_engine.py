@@ -61,8 +61,7 @@ def load_engine(
 
     Args:
         model: `shapes` (bundled), a folder in diffusers format, a Hub id, a file in the original
-            layout that ends in `.safetensors`, or
-            `fake[:seconds=0.05,capacity=8]`.
+            layout that ends in `.safetensors`, or `fake[:seconds=0.05,capacity=8]`.
         shapes: Image sizes to compile, the default first. None: the model's native size.
         per_device_batch: Images that one copy of the weights denoises at a time.
         mesh: `data=4,model=2`: 4 copies of the weights, each shared by 2 devices. None: one copy on
@@ -89,6 +88,7 @@ def load_engine(
             max_num_inference_steps=max_num_inference_steps,
             job_loras=options.job_loras,
             prompt_chunks=options.prompt_chunks,
+            model_license=options.model_license,
         )
     from imagefleet.worker.engine.compile.jax_compilation_cache import use_cache
     from imagefleet.worker.engine.loading.build_engine import build_engine

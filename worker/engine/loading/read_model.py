@@ -15,6 +15,8 @@ import numpy as np
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.model_license import read_license
+from imagefleet.worker.engine.checkpoint.single_file import is_single_file
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.families.registry import family_of, read_configs
@@ -46,6 +48,8 @@ class ModelSetup:
     default_steps: int
     default_guidance: float
     default_scheduler: str
+    model_license: str | None
+    """It is what the settings say, or else the model's card. None means that neither names one."""
 
     @classmethod
     def read(cls, folder: Path, shapes: Sequence[Shape], options: ModelOptions) -> Self:
@@ -72,6 +76,7 @@ class ModelSetup:
             default_steps=steps,
             default_guidance=guidance,
             default_scheduler=registry.default(noise, options.scheduler),
+            model_license=options.model_license or _license_of(folder),
         )
 
     def schedulers(self, max_steps: int) -> tuple[str, ...]:
@@ -114,6 +119,12 @@ class ModelSetup:
             if (schedule := self.model.noise_schedule(shape)) not in schedules:
                 schedules.append(schedule)
         return schedules
+
+
+def _license_of(checkpoint: Path) -> str | None:
+    """Return the licence that the card of a checkpoint states. A single file has none: the configs
+    beside it are those of another model."""
+    return None if is_single_file(checkpoint) else read_license(checkpoint)
 
 
 def default_parameters(files: CheckpointFiles, model: FamilyModel) -> tuple[int, float]:

@@ -1,11 +1,14 @@
 """Define what a host chooses beside the checkpoint. Nothing is read or checked here."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
 
+LICENSE_NAME: Final = re.compile(r"[\w.+()/ -]{1,100}")
+"""A worker announces names of licences that look like this."""
 MAX_PROMPT_CHUNKS: Final = 8
 """This many chunks have 600 tokens. A prompt has at most 4,000 characters."""
 
@@ -27,6 +30,8 @@ class ModelOptions:
     prompt_chunks: int = 0
     """A prompt with `prompt_weighting` has at most this many chunks. 0 means that there are no such
     prompts."""
+    model_license: str | None = None
+    """None means that the licence is the one that the model's card states, if any."""
     streams: bool = False
     """Whether the devices will run streams (`open_streams`) instead of whole batches (`warm`).
     Streams need more memory for one image a device and less for several."""
