@@ -37,7 +37,7 @@ from imagefleet.producer.bulk.start_run import open_new_destination
 from imagefleet.producer.bulk.worker_formats import check_formats, living_workers
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
-from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.offers import Offer, unguided_scale_of
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.storage import ObjectStore
@@ -103,7 +103,14 @@ def dry_run(
     spec = parse_spec(images, **options)
     most, spec = spec.max_rejected, replace(spec, max_rejected=None)  # first list the rows
     url, store = open_new_destination(destination, connection)
-    sources = find_sources(rows, input_format, url, delimiter=delimiter, encoding=encoding)
+    sources = find_sources(
+        rows,
+        input_format,
+        url,
+        delimiter=delimiter,
+        encoding=encoding,
+        unguided_scale=unguided_scale_of(offers, spec.defaults.model),
+    )
     living = living_workers(spec.defaults.model, offers, connection.worker_statuses())
     check_formats(spec, living)
     planner = partial(RowPlanner, offers=offers, images=images)

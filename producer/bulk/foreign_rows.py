@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from imagefleet.producer.bulk.notes import Notes
+from imagefleet.shared.jobs.cfg_scale import guidance_scale_of
 from imagefleet.shared.jobs.foreign_names import (
     FOREIGN_NAMES,
     ForeignName,
@@ -23,6 +24,7 @@ PLAIN_SCHEDULES: Final = frozenset({"", "automatic", "uniform", "normal", "discr
 """They are names of the noise levels that a model has by itself."""
 _MAX_DIGITS: Final = 9
 _COUNTS: Final = "num_images_per_prompt"
+_GUIDANCE: Final = "guidance_scale"
 _LORA: Final = re.compile(r"\s{0,9}<lora:([^:<>]+):([^:<>]+)(?::[^<>]*)?>")
 _NETWORK: Final = re.compile(r"\s{0,9}<(?:hypernet|lyco|lora):[^<>]*>")
 _WEIGHT: Final = re.compile(r"\([^()]*:\s*[\d.]+\)|\(\([^()]+\)\)")
@@ -49,7 +51,7 @@ def translated(given: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
         elif _COUNTS in own and _COUNTS in row:
             row[_COUNTS] = _product(row[_COUNTS], own[_COUNTS])
         else:
-            row |= own
+            row |= _with_our_guidance(own, notes)
     _set_schedule(row, given, notes)
     if isinstance(row.get("prompt"), str):
         _take_networks(row, notes)
@@ -60,6 +62,12 @@ def _converted(foreign: ForeignName | None, value: Any) -> Mapping[str, Any] | N
     if foreign is None or not foreign.ours:
         return None
     return {foreign.ours: value} if foreign.convert is None else foreign.convert(value)
+
+
+def _with_our_guidance(own: Mapping[str, Any], notes: Notes) -> Mapping[str, Any]:
+    if _GUIDANCE not in own:
+        return own
+    return {**own, _GUIDANCE: guidance_scale_of(own[_GUIDANCE], notes.unguided_scale)}
 
 
 def _product(one: Any, other: Any) -> Any:

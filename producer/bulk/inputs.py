@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from imagefleet.producer.bulk.hub_dataset import open_hub_dataset
 from imagefleet.producer.bulk.image_files import IMAGE_TYPES
+from imagefleet.producer.bulk.notes import Notes
 from imagefleet.producer.bulk.readers import (
     FILE_TYPES,
     TABLE_ENDS,
@@ -68,6 +69,7 @@ def find_sources(
     *,
     delimiter: str | None = None,
     encoding: str | None = None,
+    unguided_scale: float = 1.0,
 ) -> list[TableSource]:
     """Return the tables of an input, in the order in which their rows are numbered.
 
@@ -77,6 +79,7 @@ def find_sources(
             folder, a prefix or a pattern, so that the same input can be given again.
         delimiter: the character between two cells of CSV files; None: a comma, in .tsv files a tab.
         encoding: that of text files, as Python names it; None: UTF-8, or as their marks say.
+        unguided_scale: see `Notes`.
 
     Raises:
         InvalidRequest: there is no such file, or `rows` is none of the above.
@@ -85,7 +88,12 @@ def find_sources(
     if input_format is not None and input_format not in FILE_TYPES:
         known = ", ".join(FILE_TYPES)
         raise InvalidRequest("input_format", input_format, f"must be one of {known}")
-    options = FileOptions(file_type=input_format, delimiter=delimiter, encoding=encoding)
+    options = FileOptions(
+        file_type=input_format,
+        delimiter=delimiter,
+        encoding=encoding,
+        notes=Notes(unguided_scale),
+    )
     if isinstance(rows, str):
         rows = InputNames((rows,))
     output = _output_folder(destination)
@@ -101,7 +109,11 @@ def find_sources(
         paths = [row for row in rows if isinstance(row, Path)]
         if paths and len(paths) == len(rows):
             return _files(paths, options, output)
-    return [TableSource(open=lambda: nullcontext(open_iterable(rows)), folder=Path())]
+    return [
+        TableSource(
+            open=lambda: nullcontext(open_iterable(rows, notes=options.notes)), folder=Path()
+        )
+    ]
 
 
 def _named(name: str, options: FileOptions, destination: str) -> list[TableSource]:

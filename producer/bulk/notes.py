@@ -17,7 +17,13 @@ class Notes:
     Each table calls `warn` at its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unguided_scale: float = 1.0) -> None:
+        """
+        Args:
+            unguided_scale: The `guidance_scale` at which the model of the input has no guidance.
+                Those of other tools are converted by it.
+        """
+        self.unguided_scale: Final = unguided_scale
         self._new: list[str] = []
         self._left_out: list[str] = []
         self._known: set[str] = set()

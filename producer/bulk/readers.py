@@ -93,7 +93,9 @@ def _noting(rows: Iterator[Row | None], notes: Notes, name: str) -> Iterator[Row
         notes.warn(name)
 
 
-def open_iterable(rows: Iterable[Any], name: str | None = None) -> Table:
+def open_iterable(
+    rows: Iterable[Any], name: str | None = None, notes: Notes | None = None
+) -> Table:
     """Open an iterable of prompts or mappings, such as a Hugging Face dataset, or an open file,
     whose lines are prompts.
 
@@ -101,7 +103,7 @@ def open_iterable(rows: Iterable[Any], name: str | None = None) -> Table:
         InvalidRequest: it is a file that was not opened as text.
     """
     if isinstance(rows, io.TextIOBase):
-        name, notes = type(rows).__name__, Notes()
+        name, notes = type(rows).__name__, notes or Notes()
         return Table(
             name=name, columns=(), rows=_noting(read_prompts(rows, name, notes), notes, name)
         )

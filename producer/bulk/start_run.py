@@ -35,6 +35,7 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.arguments import check_whole_number, plain_value
 from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.offers import unguided_scale_of
 from imagefleet.shared.storage import ObjectStore, announced_url, open_store, place_of
 from imagefleet.shared.storage.schemes import Place, schemes_at
 from imagefleet.shared.text.printable import mask_url
@@ -111,8 +112,15 @@ def plan_run(
     ) as images:
         spec = parse_spec(images, **options)
         url, store = open_new_destination(destination, connection)
-        sources = find_sources(rows, input_format, url, delimiter=delimiter, encoding=encoding)
         offers = connection.offers()
+        sources = find_sources(
+            rows,
+            input_format,
+            url,
+            delimiter=delimiter,
+            encoding=encoding,
+            unguided_scale=unguided_scale_of(offers, spec.defaults.model),
+        )
         workers = living_workers(spec.defaults.model, offers, connection.worker_statuses())
         check_formats(spec, workers)
         sizing = ShardSizing.of(workers)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from imagefleet.producer.bulk.job_rows import read_jobs
+from imagefleet.producer.bulk.notes import Notes
 from imagefleet.producer.bulk.readers import has_file_type
 from imagefleet.producer.bulk.text_files import FileOptions
 from imagefleet.producer.client.client import Client
@@ -18,6 +19,7 @@ from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.parameter_options import parameter_options
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
+from imagefleet.shared.jobs.offers import unguided_scale_of
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 
 
@@ -56,7 +58,13 @@ def submit(  # noqa: PLR0913 - every argument is an option
     make_folder(out)
     given = {name: value for name, value in parameters.items() if value is not None}
     options = FileOptions(
-        file_type=input_format, delimiter=delimiter, encoding=encoding, any_line_end=True
+        file_type=input_format,
+        delimiter=delimiter,
+        encoding=encoding,
+        any_line_end=True,
+        notes=Notes(
+            unguided_scale_of(client.offers(), given.get("model")) if input_format else 1.0
+        ),
     )
     entries = list(_read_entries(prompts, given, options, ignore_columns))
     if job_id is not None:

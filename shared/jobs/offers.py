@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.model import Measured, Model
-from imagefleet.shared.jobs.parameter import is_false, is_none
+from imagefleet.shared.jobs.parameter import is_false, is_none, is_whole
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.redis_keys import offered_at_key, offers_key
 from imagefleet.shared.jobs.request import JobRequest
@@ -51,6 +51,8 @@ class Offer(Model):
     max_num_inference_steps: _Positive
     num_inference_steps: _Positive
     guidance_scale: Annotated[float, Field(allow_inf_nan=False)]
+    unguided_scale: Measured = Field(default=1.0, exclude_if=is_whole)
+    """A job whose `guidance_scale` is at most this one has no guidance."""
     scheduler: str
     max_clip_skip: _NotNegative = 0
     """The most layers of the text encoders that a job may skip. 0: the model does not skip any, or
@@ -95,6 +97,12 @@ def strengths_of(offers: Mapping[str, Offer], request: JobRequest) -> DefaultStr
     """Return the default strengths of a request's model; Stable Diffusion's if nobody offers it."""
     offer = offers.get(request.model or DEFAULT_MODEL)
     return STABLE_DIFFUSION if offer is None else offer.default_strengths
+
+
+def unguided_scale_of(offers: Mapping[str, Offer], model: str | None) -> float:
+    """Return the guidance scale at which a model has no guidance; 1 if nobody offers it."""
+    offer = offers.get(model or DEFAULT_MODEL)
+    return 1.0 if offer is None else offer.unguided_scale
 
 
 class OfferRegistry:

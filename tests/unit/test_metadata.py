@@ -77,6 +77,14 @@ def test_the_text_has_the_format_that_viewers_read() -> None:
     )
 
 
+def test_the_text_has_the_scale_of_the_web_ui_also_of_a_model_that_counts_from_0() -> None:
+    flow = replace(INFO, unguided_scale=0.0)
+    metadata = image_metadata(job_id="cat-1", spec=SPEC, shape=INFO.shapes[0], info=flow)
+    assert (metadata["guidance_scale"], metadata["cfg_scale"]) == (3.0, 4.0)
+    assert "CFG scale: 4, " in infotext(metadata)
+    assert "cfg_scale" not in _metadata()
+
+
 def test_an_empty_negative_prompt_gets_no_line() -> None:
     assert infotext(_metadata()).splitlines()[1].startswith("Steps: 20")
 

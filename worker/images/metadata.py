@@ -13,6 +13,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
 
+from imagefleet.shared.jobs.cfg_scale import cfg_scale_of
 from imagefleet.shared.jobs.foreign_names import SAMPLER_NAMES
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, is_used
 from imagefleet.shared.storage import StoredObject
@@ -45,6 +46,7 @@ def image_metadata(
     - job_id, image_index
     - prompt, negative_prompt, height, width, num_inference_steps, guidance_scale, scheduler, seed:
       the values used; a negative prompt that is not given is empty, and an empty one is a blank
+    - cfg_scale: the guidance scale as the web UI counts it, only if it is not guidance_scale
     - prompt_truncated: whether the model read only a part of the prompt (by default its first 77
       tokens)
     - num_images_per_prompt: only if it is not 1
@@ -76,6 +78,7 @@ def image_metadata(
         "width": shape.width,
         "num_inference_steps": spec.num_inference_steps,
         "guidance_scale": spec.guidance_scale,
+        **_cfg_scale(spec, info),
         "scheduler": spec.scheduler,
         "seed": spec.seed,
         **{name: getattr(spec, name) for name in _IF_USED if is_used(name, getattr(spec, name))},
@@ -90,6 +93,11 @@ def image_metadata(
         **({"job_loras": job_lora_metadata(spec, info)} if spec.loras else {}),
         "versions": {"imagefleet": _imagefleet_version(), **info.versions},
     }
+
+
+def _cfg_scale(spec: ImageSpec, info: ModelInfo) -> dict[str, float]:
+    cfg_scale = cfg_scale_of(spec.guidance_scale, info.unguided_scale)
+    return {} if cfg_scale == spec.guidance_scale else {"cfg_scale": cfg_scale}
 
 
 def recorded_value(spec: ImageSpec, name: str) -> Any:
@@ -152,7 +160,7 @@ def infotext(metadata: Mapping[str, Any]) -> str:
     settings = {
         "Steps": metadata["num_inference_steps"],
         "Sampler": SAMPLER_NAMES.get(metadata["scheduler"], metadata["scheduler"]),
-        "CFG scale": f"{metadata['guidance_scale']:g}",
+        "CFG scale": f"{metadata.get('cfg_scale', metadata['guidance_scale']):g}",
         "Seed": metadata["seed"],
         **_batch(metadata),
         "Size": f"{metadata['width']}x{metadata['height']}",

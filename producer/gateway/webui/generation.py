@@ -1,6 +1,5 @@
 """Routes that make images, one job for each request."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -30,12 +29,14 @@ from imagefleet.producer.gateway.webui.generation_response import generation_bod
 from imagefleet.producer.gateway.webui.open_jobs import OpenJobs
 from imagefleet.producer.gateway.webui.start_images import StartImages
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.cfg_scale import guidance_scale_of
 from imagefleet.shared.jobs.model import new_job_id
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 
 router: Final = APIRouter(prefix="/sdapi/v1", tags=["AUTOMATIC1111"])
 Submitter = Annotated[Caller, Depends(caller_with(Scope.SUBMIT))]
 _REPEATABLE: Final = "idempotency-key"
+_GUIDANCE: Final = "guidance_scale"
 
 
 @router.post("/txt2img", responses=GENERATION_ANSWERS, openapi_extra=txt2img_body())
@@ -60,7 +61,7 @@ async def _submit(
     gateway = gateway_of(request)
     start = StartImages.take(fields) if has_image else None
     asked = GenerationRequest.parse(fields, has_image=start is not None)
-    parameters = await _with_model(gateway, caller, asked.parameters)
+    parameters = await _with_model(gateway, caller, asked)
     if start is not None:
         parameters |= await gateway.decoding.run(start.parameters)
     name = await _name(request, caller)
@@ -82,10 +83,10 @@ async def _answer(
     return image_json(await while_connected(request, waiting), {JOB_HEADER: name})
 
 
-async def _with_model(gateway: Gateway, caller: Caller, given: Mapping[str, Any]) -> dict[str, Any]:
+async def _with_model(gateway: Gateway, caller: Caller, asked: GenerationRequest) -> dict[str, Any]:
     """Return the parameters with the caller's model. Brackets weigh words, as in the web UI, if the
-    workers of the model can do that."""
-    parameters = dict(given)
+    workers of the model can do that, and the CFG scale is converted for the model."""
+    parameters = dict(asked.parameters)
     model = parameters.get("model") or await chosen_model(gateway, caller)
     if isinstance(model, str):
         parameters["model"] = model = gateway.settings.model_aliases.get(model, model)
@@ -93,6 +94,8 @@ async def _with_model(gateway: Gateway, caller: Caller, given: Mapping[str, Any]
     offer = offers.get(str(model or DEFAULT_MODEL))
     if offer is not None and offer.prompt_chunks:
         parameters.setdefault("prompt_weighting", True)
+    if offer is not None and _GUIDANCE in asked.names:  # else it is given in diffusers' name
+        parameters[_GUIDANCE] = guidance_scale_of(parameters[_GUIDANCE], offer.unguided_scale)
     return parameters
 
 

@@ -15,6 +15,8 @@ from imagefleet import Client
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.keys import ApiKeys
 from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.offers import OfferRegistry
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.gateway import GatewayFleet, fleet_with_gateways, start_gateway
@@ -314,3 +316,24 @@ def test_a_key_is_asked_for_on_every_route(fleet: GatewayFleet) -> None:
             assert nobody.get(f"/{path}").status_code == 401, path
         for path in ("txt2img", "img2img", "options", "interrupt"):
             assert nobody.post(f"/{path}", json={}).status_code == 401, path
+
+
+def test_the_cfg_scale_is_converted_for_a_model_without_guidance_at_0(
+    webui: httpx.Client, fleet: GatewayFleet
+) -> None:
+    connection = fleet.producer.connection
+    registry = OfferRegistry(connection.redis, connection.settings.namespace)
+    offer = connection.offers()[DEFAULT_MODEL]
+
+    def scale_of(**fields: float) -> float | None:
+        _post(webui, "/txt2img", {"prompt": "a", "steps": 1, **fields})
+        return _newest(fleet).request.guidance_scale
+
+    registry.announce(offer.model_copy(update={"unguided_scale": 0.0}))
+    try:  # a gateway reads offers again after some seconds
+        until(lambda: scale_of(cfg_scale=6.5) == 5.5)
+        assert scale_of(guidance_scale=6.5) == 6.5
+        assert scale_of(cfg_scale=0.5) == 0.0
+    finally:
+        registry.announce(offer)
+        until(lambda: scale_of(cfg_scale=6.5) == 6.5)

@@ -288,6 +288,22 @@ def test_requests_to_the_api_are_read_by_the_name_of_the_tool(tmp_path: Path) ->
     }
 
 
+def test_the_scale_of_other_tools_is_converted_for_a_model_that_counts_from_0(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "api.txt").write_text(json.dumps({"prompt": "a", "cfg_scale": 5}))
+    (tmp_path / "info.txt").write_text("a\nSteps: 8, CFG scale: 1, Seed: 7, Size: 64x64")
+    (tmp_path / "ours.txt").write_text('--prompt "a" --guidance_scale 5')
+    (tmp_path / "wrong.txt").write_text(json.dumps({"prompt": "a", "cfg_scale": "much"}))
+    expected: dict[str, object] = {"api": 4.0, "info": 0.0, "ours": "5", "wrong": "much"}
+    for name, scale in expected.items():
+        [source] = find_sources(tmp_path / f"{name}.txt", "a1111", unguided_scale=0.0)
+        with source.open() as table:
+            [row] = table.rows
+        assert isinstance(row, dict)
+        assert row["guidance_scale"] == scale, name
+
+
 def _png(path: Path, **texts: str) -> None:
     info = PngImagePlugin.PngInfo()
     for name, text in texts.items():
