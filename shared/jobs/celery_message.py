@@ -178,9 +178,6 @@ def _denoised_steps(request: JobRequest, strengths: DefaultStrengths) -> int | N
     return None if steps is None else request.denoised_steps(steps, strengths)
 
 
-_ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
-
-
 def _headers(
     task: str, job_id: str, images: int, steps: int | None, *, recorded: bool
 ) -> dict[str, Any]:
@@ -193,7 +190,7 @@ def _headers(
         "lang": "py",
         "task": task,
         "id": job_id,
-        "origin": _ORIGIN,
+        "origin": f"{os.getpid()}@{socket.gethostname()}",
         **({"images": images} if images > 1 else {}),
         **({"steps": steps} if steps else {}),
         **({RECORDED: True} if recorded else {}),

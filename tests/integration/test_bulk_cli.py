@@ -30,6 +30,7 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from tests.support import forked
 from tests.support.processes import ROOT, StartWorker, Worker, until
 from tests.support.s3 import signed_s3
 
@@ -72,20 +73,8 @@ def fleet(connection_options: list[str]) -> Iterator[Client]:
 @pytest.fixture
 def bulk(connection_options: list[str]) -> Bulk:
     def bulk(command: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "imagefleet.producer",
-                "bulk",
-                command,
-                *connection_options,
-                *map(str, arguments),
-            ],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-        )
+        options = (*connection_options, *map(str, arguments))
+        return forked.run("-m", "imagefleet.producer", "bulk", command, *options)
 
     return bulk
 

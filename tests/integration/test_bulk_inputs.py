@@ -5,9 +5,7 @@ No worker is needed: the tests read the plans. The command runs as a user starts
 
 import io
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,25 +23,26 @@ from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.shared.bulk.file_layout import PLAN, plan_key
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage import open_store
+from tests.support import forked
 from tests.support.dataset_hub import serve_dataset
 from tests.support.files import files_below
 from tests.support.s3 import signed_s3
 
-Bulk = Callable[..., "subprocess.CompletedProcess[bytes]"]
+Bulk = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
 def bulk_run(settings: dict[str, str], producer: Client, tmp_path: Path) -> Bulk:
     def bulk_run(
         *arguments: object, stdin: bytes = b"", environment: dict[str, str] | None = None
-    ) -> "subprocess.CompletedProcess[bytes]":
-        command = [sys.executable, "-m", "imagefleet.producer", "bulk", "run", "--no-wait"]
-        return subprocess.run(
-            [*command, *map(str, arguments)],
-            input=stdin,
-            capture_output=True,
-            cwd=tmp_path,
-            env={**os.environ, **settings, **(environment or {})},
+    ) -> "subprocess.CompletedProcess[str]":
+        command = ("-m", "imagefleet.producer", "bulk", "run", "--no-wait")
+        return forked.run(
+            *command,
+            *map(str, arguments),
+            environment={**settings, **(environment or {})},
+            stdin=stdin.decode(errors="surrogateescape"),
+            folder=tmp_path,
         )
 
     return bulk_run
@@ -67,14 +66,14 @@ def test_several_files_are_read_in_order_and_rows_are_numbered_through(
     done = bulk_run("b.txt", "a.jsonl", "data")
     assert done.returncode == 3, done.stderr  # a row is rejected
     assert _planned(producer, tmp_path / "data") == [(0, "one"), (2, "two"), (3, "three")]
-    assert b"row 4 (a.jsonl, row 1): prompt=''" in done.stderr
+    assert "row 4 (a.jsonl, row 1): prompt=''" in done.stderr
     run = producer.find_bulk(str(tmp_path / "data"))
     [rejected] = run.rejected()
     assert (rejected["input"], rejected["input_row"]) == ("a.jsonl", 1)
     assert run.plan.source.name == "b.txt and a.jsonl"
     (tmp_path / "a.jsonl").write_text('{"prompt": "changed"}\n')
     refused = bulk_run("b.txt", "a.jsonl", "data")
-    assert (refused.returncode, b"holds another plan" in refused.stderr) == (1, True)
+    assert (refused.returncode, "holds another plan" in refused.stderr) == (1, True)
 
 
 def test_globs_and_folders_are_read_in_the_order_of_their_names(
@@ -106,7 +105,7 @@ def test_standard_input_is_planned_as_a_file_of_the_given_type(
     for arguments in (("-", "x"), ("nowhere-*.txt", "x"), ("nowhere.txt", "x")):
         refused = bulk_run(*arguments, stdin=b"a\n")
         assert refused.returncode == 1
-        assert refused.stderr.startswith(b"imagefleet: input=")
+        assert refused.stderr.startswith("imagefleet: input=")
     assert not (tmp_path / "x").exists()
 
 
@@ -125,7 +124,7 @@ def test_a_column_that_one_file_lacks_is_refused_before_anything_is_written(
     (tmp_path / "a.csv").write_text("prompt\na\n")
     (tmp_path / "b.csv").write_text("caption\nb\n")
     refused = bulk_run("a.csv", "b.csv", "data")
-    assert (refused.returncode, b"b.csv has no such column" in refused.stderr) == (1, True)
+    assert (refused.returncode, "b.csv has no such column" in refused.stderr) == (1, True)
     assert not (tmp_path / "data").exists()
 
 
@@ -137,8 +136,8 @@ def test_a_dry_run_counts_and_writes_and_queues_nothing(
     options = ("a.csv", "data", "--dry-run", "--num-images-per-prompt", 3, "--dedupe")
     told = bulk_run(*options)
     assert told.returncode == 3, told.stderr  # a row is rejected
-    assert b"row 3: prompt='': must not be empty" in told.stderr
-    assert told.stdout.decode().splitlines()[:4] == [
+    assert "row 3: prompt='': must not be empty" in told.stderr
+    assert told.stdout.splitlines()[:4] == [
         "rows    2, 1 with an init image; 1 rejected, 1 duplicate",
         "images  6 in 1 shard",
         "time    unknown: no worker",
@@ -183,11 +182,11 @@ def test_objects_in_s3_are_read_one_by_one_by_pattern_and_by_prefix(
             assert [prompt for _, prompt in _planned(producer, folder)] == expected
         for place in ("in/rows/9.csv", "in/nothing/", "in/rows/*.parquet"):
             refused = bulk_run(s3.url(place), tmp_path / "x", environment=credentials)
-            assert (refused.returncode, b"no such object" in refused.stderr) == (1, True)
+            assert (refused.returncode, "no such object" in refused.stderr) == (1, True)
         assert not (tmp_path / "x").exists()
         (tmp_path / "logo.png").write_bytes(_png())
         done = bulk_run(s3.url("in/stranger.csv"), "stranger", environment=credentials)
-        assert done.stderr.count(b"must be an http(s) address, or the key or URL") == 2
+        assert done.stderr.count("must be an http(s) address, or the key or URL") == 2
         assert _planned(producer, tmp_path / "stranger") == [(2, "c")]  # none of its files was read
 
 
@@ -211,7 +210,7 @@ def test_a_dataset_below_its_input_in_s3_is_not_read_as_input(
         assert [(row["row"], row["prompt"]) for row in _rows(run)] == expected
         for pattern in ("in/rows/*/*.jsonl", "in/rows/run-1/*/*.jsonl"):
             refused = bulk_run(s3.url(pattern), place, environment=credentials)
-            assert b"there is no such object" in refused.stderr
+            assert "there is no such object" in refused.stderr
         other = s3.url("in/other")
         assert (
             bulk_run(s3.url("in/rows/run-1/plan/"), other, environment=credentials).returncode == 0
@@ -227,7 +226,7 @@ def test_options_of_latents_hold_for_all_rows_and_none_leaves_latents(
     (tmp_path / "rows.csv").write_text("prompt,latents\na,\nb,https://example.org/b\n")
     options = ("--latents", "./a.safetensors", "--denoising-start", 0.8)
     told = bulk_run("rows.csv", "data", *options, "--dry-run").stdout.splitlines()
-    assert told[0] == b"rows    2, 2 with latents; 0 rejected, 0 duplicate"
+    assert told[0] == "rows    2, 2 with latents; 0 rejected, 0 duplicate"
     done = bulk_run("rows.csv", "data", *options)
     assert done.returncode == 0, done.stderr
     run = producer.find_bulk(str(tmp_path / "data"))
@@ -237,9 +236,7 @@ def test_options_of_latents_hold_for_all_rows_and_none_leaves_latents(
     assert [row.get("latents") for row in _rows(run)] == [None, "https://example.org/b"]
     refused = bulk_run("rows.csv", "other", "--denoising-end", 0.8)
     assert refused.returncode == 1
-    assert refused.stderr.startswith(
-        b"imagefleet: denoising_end=0.8: leaves latents, and a dataset"
-    )
+    assert refused.stderr.startswith("imagefleet: denoising_end=0.8: leaves latents, and a dataset")
 
 
 def _png() -> bytes:
@@ -281,7 +278,7 @@ def test_a_dataset_of_the_hub_is_read_as_a_stream_with_its_images(
         for wrong in ("hf://datasets/somebody/images:nosplit", "hf://datasets/somebody/nothing"):
             refused = bulk_run(wrong, "x", "--column", "prompt=text", environment=environment)
             assert refused.returncode == 1
-            assert refused.stderr.splitlines()[-1].startswith(b"imagefleet: input=")
+            assert refused.stderr.splitlines()[-1].startswith("imagefleet: input=")
 
 
 def test_image_files_of_the_hub_are_read_and_its_failure_in_the_middle_is_one_sentence(
@@ -315,8 +312,8 @@ def test_image_files_of_the_hub_are_read_and_its_failure_in_the_middle_is_one_se
             address, "x", environment={**environment, "PYTHONPATH": str(tmp_path / "lib")}
         )
     assert failed.returncode == 1
-    assert b"Traceback" not in failed.stderr
-    [line] = failed.stderr.decode().splitlines()[-1:]
+    assert "Traceback" not in failed.stderr
+    [line] = failed.stderr.splitlines()[-1:]
     reason = "cannot be read from row 1 on: the Hub is away; run the same command again"
     assert line == f"imagefleet: {address} {reason}"
 
@@ -343,7 +340,7 @@ def test_paths_of_other_files_in_a_dataset_of_the_hub_are_never_opened(
     with serve_dataset("somebody/images", hub, tmp_path / "home") as environment:
         done = bulk_run("hf://datasets/somebody/images", "data", environment=environment)
     assert done.returncode == 3, done.stderr
-    assert done.stderr.count(b"must be an http(s) address, or the key or URL") == 2
+    assert done.stderr.count("must be an http(s) address, or the key or URL") == 2
     planned = [row["image"] for row in _rows(producer.find_bulk(str(tmp_path / "data")))]
     assert planned == paths[1:3]  # as texts: a worker reads only those of the fleet's store
     assert not Path(settings["IMAGEFLEET_STORAGE_URL"].removeprefix("file://")).exists()
@@ -357,7 +354,7 @@ def test_without_the_library_a_dataset_of_the_hub_is_refused_in_one_sentence(
     refused = bulk_run(
         "hf://datasets/a/b", "data", environment={"PYTHONPATH": str(tmp_path / "lib")}
     )
-    [line] = refused.stderr.decode().splitlines()
+    [line] = refused.stderr.splitlines()
     assert line == (
         "imagefleet: hf:// needs datasets; install imagefleet with its extras: "
         'pip install "imagefleet-….whl[dataset,hub]" (README.md)'
@@ -381,9 +378,9 @@ def test_prompts_of_other_tools_are_read_with_one_warning_a_file(
     done = bulk_run("a.txt", "data")
     assert done.returncode == 0, done.stderr
     assert (
-        done.stderr.decode()
-        .splitlines()
-        .count("a.txt: left out, because it has no equal here: subseed_strength=0.3")
+        done.stderr.splitlines().count(
+            "a.txt: left out, because it has no equal here: subseed_strength=0.3"
+        )
         == 1
     )
     rows = _rows(producer.find_bulk(str(tmp_path / "data")))
@@ -394,7 +391,7 @@ def test_prompts_of_other_tools_are_read_with_one_warning_a_file(
     ]
     refused = bulk_run("a.txt", "other", "--steps", "5")
     assert refused.returncode == 2
-    assert b"--steps is called --num-inference-steps here" in refused.stderr
+    assert "--steps is called --num-inference-steps here" in refused.stderr
 
 
 def test_the_images_of_a_run_are_the_input_of_the_next(
@@ -411,7 +408,7 @@ def test_the_images_of_a_run_are_the_input_of_the_next(
     assert [(row["prompt"], row["seed"]) for row in _rows(run)] == [("a cat", 1), ("a cat", 2)]
     assert run.plan.source.name == "images"
     (folder / "1.png").write_bytes((folder / "2.png").read_bytes())
-    assert b"row 0, 'a cat', has another seed now" in bulk_run("images", "data").stderr
+    assert "row 0, 'a cat', has another seed now" in bulk_run("images", "data").stderr
 
 
 def test_alternatives_are_expanded_and_rows_are_appended_by_options(
@@ -426,12 +423,12 @@ def test_alternatives_are_expanded_and_rows_are_appended_by_options(
     assert _planned(producer, tmp_path / "data") == four
     (tmp_path / "b.txt").write_text("a boat\n")
     refused = bulk_run("a.txt", "b.txt", "data", *options)
-    assert (refused.returncode, b"--append" in refused.stderr) == (1, True)
+    assert (refused.returncode, "--append" in refused.stderr) == (1, True)
     done = bulk_run("a.txt", "b.txt", "data", *options, "--append")
     assert done.returncode == 0, done.stderr
     assert _planned(producer, tmp_path / "data") == [*four, (4, "a boat")]
     dry = bulk_run("a.txt", "b.txt", "a.txt", "data", *options, "--append", "--dry-run")
-    assert b"new     4 images; the others are planned already" in dry.stdout
+    assert "new     4 images; the others are planned already" in dry.stdout
 
 
 def test_images_and_saved_datasets_in_s3_are_read(
@@ -466,4 +463,4 @@ def test_images_and_saved_datasets_in_s3_are_read(
         splits = json.dumps({"splits": ["train", "test"]}).encode()
         store.put("saved/dataset_dict.json", splits, "application/json")
         refused = bulk_run(s3.url("in/saved/"), "other", environment=credentials)
-        assert b"is a saved dataset with the splits train, test" in refused.stderr
+        assert "is a saved dataset with the splits train, test" in refused.stderr

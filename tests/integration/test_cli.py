@@ -20,6 +20,7 @@ from imagefleet.shared.jobs.redis_keys import leases_key
 from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from tests.support import forked
 from tests.support.processes import ROOT
 from tests.support.records import start_attempt
 
@@ -34,14 +35,7 @@ def run(redis_server: LocalRedisServer, namespace: str) -> Run:
         command, *rest = arguments
         group = [command, rest.pop(0)] if command in GROUPS else [command]
         connection = ["--redis-url", redis_server.url, "--namespace", namespace]
-        return subprocess.run(
-            [sys.executable, "-m", "imagefleet.producer", *group, *connection, *rest],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            cwd=ROOT,
-        )
+        return forked.run(*("-m", "imagefleet.producer", *group, *connection, *rest), stdin=stdin)
 
     return run
 
@@ -173,13 +167,8 @@ def test_every_option_has_a_help_text() -> None:
 
 
 def test_a_mistyped_variable_is_reported(redis_server: LocalRedisServer) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "imagefleet.producer", "tenants"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMSPACE": "x"},
-    )
+    environment = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMSPACE": "x"}
+    done = forked.run("-m", "imagefleet.producer", "tenants", environment=environment)
     warning = "IMAGEFLEET_NAMSPACE is not a setting; did you mean IMAGEFLEET_NAMESPACE?\n"
     assert (done.returncode, done.stderr) == (0, warning)
 

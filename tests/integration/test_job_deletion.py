@@ -3,7 +3,6 @@
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,8 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.testing import FakeFleet
-from tests.support.processes import ROOT, StartWorker
+from tests.support import forked
+from tests.support.processes import StartWorker
 from tests.support.records import result_of_one_image, start_attempt
 from tests.support.s3 import SignedS3, signed_s3
 
@@ -161,9 +161,8 @@ def test_the_command_deletes_what_has_ended_and_reports_the_others(
     producer: Client, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        connection = ["--redis-url", redis_server.url, "--namespace", namespace]
-        command = [sys.executable, "-m", "imagefleet.producer", "delete", *connection, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        connection = ("--redis-url", redis_server.url, "--namespace", namespace)
+        return forked.run("-m", "imagefleet.producer", "delete", *connection, *arguments)
 
     for job_id in "abc":
         producer.submit("a", id=job_id)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import subprocess
-import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +13,7 @@ import redis
 from imagefleet import AsyncClient, Client, InvalidRequest, State
 from imagefleet.shared.jobs.redis_keys import job_key
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from tests.support.processes import ROOT
+from tests.support import forked
 
 
 def _ids(producer: Client, **wanted: Any) -> set[str]:
@@ -111,12 +110,11 @@ class Command:
     """`imagefleet jobs` for one namespace."""
 
     def __init__(self, url: str, namespace: str) -> None:
-        self._start = [sys.executable, "-m", "imagefleet.producer", "jobs"]
-        self._start += ["--redis-url", url, "--namespace", namespace]
+        self._command = ("-m", "imagefleet.producer", "jobs")
+        self._connection = ("--redis-url", url, "--namespace", namespace)
 
     def __call__(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [*self._start, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        return forked.run(*self._command, *self._connection, *arguments)
 
 
 @pytest.fixture

@@ -1,9 +1,6 @@
 """What `imagefleet keys` prints, and the keys that it makes."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -16,7 +13,7 @@ from imagefleet.producer.gateway.access.api_key import ApiKey, Scope, split_text
 from imagefleet.producer.gateway.access.keys import ApiKeys
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.settings.settings import Settings
-from tests.support.processes import ROOT
+from tests.support import forked
 
 Run = Callable[..., Result]
 
@@ -48,15 +45,9 @@ def test_a_created_key_is_the_only_line_on_standard_output_and_works(
     redis_server: LocalRedisServer,
     namespace: str,
 ) -> None:
-    environment = {
-        **os.environ,
-        "IMAGEFLEET_REDIS_URL": redis_server.url,
-        "IMAGEFLEET_NAMESPACE": namespace,
-    }
-    command = ["-m", "imagefleet.producer", "keys", "create", "--name", "shop", "--tenant", "gold"]
-    done = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True, cwd=ROOT
-    )
+    environment = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
+    command = ("-m", "imagefleet.producer", "keys", "create", "--name", "shop", "--tenant", "gold")
+    done = forked.run(*command, environment=environment)
     key_id, secret = _id_and_secret(done.stdout)
     assert done.stderr == f"key {key_id} of tenant gold; it is not shown again\n"
     key = find(done.stdout.strip())

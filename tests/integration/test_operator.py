@@ -1,9 +1,7 @@
 """`imagefleet dead-letters` and `imagefleet webhooks` as a shell runs them."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -20,8 +18,8 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import DeliveryOutcome, DeliveryVerdict
+from tests.support import forked
 from tests.support.datasets import RUN
-from tests.support.processes import ROOT
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -35,13 +33,7 @@ def run(redis_server: LocalRedisServer, namespace: str) -> Run:
     environment = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "imagefleet.producer", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **environment},
-        )
+        return forked.run("-m", "imagefleet.producer", *arguments, environment=environment)
 
     return run
 

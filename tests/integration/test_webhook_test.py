@@ -1,9 +1,7 @@
 """`imagefleet webhooks test`, and the secrets of tenants: a worker, a receiver, and a shell."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 
@@ -13,8 +11,9 @@ import redis
 from imagefleet import Client
 from imagefleet.shared.jobs.redis_keys import outbox_messages_key
 from imagefleet.shared.webhooks.signature import new_secret
+from tests.support import forked
 from tests.support.jobs import finish
-from tests.support.processes import ROOT, StartWorker, until
+from tests.support.processes import StartWorker, until
 from tests.support.receiver import Receiver, Respond, respond_with
 
 FLEET, GOLD = new_secret(), new_secret()
@@ -27,13 +26,8 @@ def run(settings: dict[str, str]) -> Run:
     """Return a function that runs `imagefleet webhooks test`."""
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "imagefleet.producer", "webhooks", "test", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **settings},
-        )
+        command = ("-m", "imagefleet.producer", "webhooks", "test")
+        return forked.run(*command, *arguments, environment=settings)
 
     return run
 

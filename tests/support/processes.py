@@ -2,16 +2,16 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
+from tests.support import forked
+
 T = TypeVar("T")
 
-ROOT = Path(__file__).parents[2]
+ROOT: Final = forked.ROOT
 
 
 PATIENT: Final = ("-m", "tests.support.patient_worker")
@@ -31,14 +31,7 @@ class Worker:
         self.log = folder / f"worker-{time.monotonic_ns()}.log"
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEFLEET_")}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *command],
-                cwd=ROOT,
-                env={**inherited, **environment},
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
+            self.process = forked.start(command, {**inherited, **environment}, output=log)
 
     def kill(self) -> None:
         self.process.kill()
