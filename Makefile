@@ -14,6 +14,8 @@ LONGEST = tests/integration/test_worker_process.py
 WITH_SERVERS = -n 3 tests/chaos tests/fuzz $(LONGEST) tests/integration/gateway $(filter-out $(LONGEST),$(wildcard tests/integration/test_*.py))
 # Two sets of tests at once print their lines one after the other, where make can do so (macOS has 3.81).
 WHOLE_OUTPUT = $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
+# What `make long` runs. `.ci/run` gives it another value, which leaves the longest tests out, and selects some TPU_TESTS.
+LONG = long
 WITHOUT_SERVERS = -n 2 tests/unit/engine/test_known_checkpoints.py tests/unit
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
@@ -63,11 +65,11 @@ long: $(VENV)/.dev ## the other tests, listed in tests/long_tests; downloads the
 	$(MAKE) --no-print-directory -j 2 $(WHOLE_OUTPUT) long-servers long-computing
 
 long-servers:
-	$(PYTEST) --durations=10 -m long $(WITH_SERVERS)
+	$(PYTEST) --durations=10 -m "$(LONG)" $(WITH_SERVERS)
 
 long-computing:
-	$(PYTEST) --durations=10 -m long $(WITHOUT_SERVERS)
-	$(PYTEST) --durations=10 -m long -n 2 --dist load tests/tpu $(TPU_TESTS)
+	$(PYTEST) --durations=10 -m "$(LONG)" $(WITHOUT_SERVERS)
+	$(PYTEST) --durations=10 -m "$(LONG)" -n 2 --dist load tests/tpu $(TPU_TESTS)
 
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python -m benchmarks.engine

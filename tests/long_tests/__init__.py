@@ -1,7 +1,8 @@
 """What only `make long` runs: tests that take long and of which shorter ones try the greater part.
 
 A module's entry says for each test what `make test` has instead. A test that is not in the list is
-in `make test`. pytest does not start if the list names a test that does not exist.
+in `make test`. `.ci/run` leaves those with `in_ci=False` to `make long`. pytest does not start if
+the list names a test that does not exist.
 """
 
 from collections.abc import Mapping, Sequence

@@ -22,6 +22,7 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
         Long(
             "the example [short] has fewer cases of the same kinds",
             ["test_no_random_or_hostile_input_harms_a_worker[long]"],
+            in_ci=False,
         ),
     ],
     "integration/test_cli.py": [
@@ -59,6 +60,7 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
                 "test_a_worker_compiles_nothing_that_was_compiled_ahead",
                 "test_a_worker_with_streams_compiles_nothing_that_was_compiled_ahead",
             ],
+            in_ci=False,
         ),
         Long("one error stays", ["test_an_error_is_one_line_that_names_the_value"], but=[FIRST]),
     ],

@@ -147,6 +147,7 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             "the three checkpoints of `oracle`, these two, and test_ensemble.py have their parts",
             [_KNOWN],
             but=[f"{_KNOWN}[nota-ai/bk-sdm-tiny]", f"{_KNOWN}[timbrooks/instruct-pix2pix]"],
+            in_ci=False,
         ),
         Long("an SD 1 and an SDXL stay", [_SHAPES], but=[FIRST, f"{_SHAPES}[segmind/SSD-1B]"]),
     ],
@@ -170,6 +171,7 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
         Long(
             "test_lora.py merges the weights, test_job_loras.py runs LoRA of jobs",
             [EVERY],
+            in_ci=False,
         ),
     ],
     "unit/engine/test_mesh.py": [

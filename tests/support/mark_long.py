@@ -29,6 +29,8 @@ class Long:
     """Names: of a function with all its examples, `test_a`, or of one example, `test_a[7]`."""
     but: Sequence[str] = ()
     """The examples that stay in `make test`: full names, or `FIRST` for that of each function."""
+    in_ci: bool = True
+    """Whether `.ci/run` runs them. It leaves the longest to `make long` alone."""
 
     def names(self, test: "Test") -> bool:
         """Whether the test is one of these."""
@@ -68,7 +70,7 @@ def named_nowhere(long: Mapping[str, Sequence[Long]], tests: Iterable[Test]) -> 
 def mark_long(
     config: pytest.Config, items: Sequence[pytest.Item], long: Mapping[str, Sequence[Long]]
 ) -> None:
-    """Mark the tests of the list.
+    """Mark the tests of the list as `long`, and those that `.ci/run` leaves out as `beyond_ci`.
 
     Raises:
         pytest.UsageError: the list names a test that its module does not have.
@@ -80,8 +82,11 @@ def mark_long(
             "tests/long_tests names tests that do not exist: " + "; ".join(missing)
         )
     for item, test in zip(items, tests, strict=True):
-        if any(each.names(test) for each in long.get(test.module, ())):
+        found = [each for each in long.get(test.module, ()) if each.names(test)]
+        if found:
             item.add_marker("long")
+        if not all(each.in_ci for each in found):
+            item.add_marker("beyond_ci")
 
 
 def _test(item: pytest.Item) -> Test:

@@ -1,6 +1,7 @@
 """The list of long tests names files that exist, and leaves each product module a short test."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ import grimp
 
 from tests.long_tests import LONG
 from tests.support.mark_long import EVERY, FIRST, TESTS, Long, Test, named_nowhere
+from tests.support.processes import ROOT
 
 PROCESSES: Final = ("imagefleet.producer.__main__", "imagefleet.worker.__main__")
 """Modules that short tests start as processes: test_cli.py, test_worker_process.py."""
@@ -47,6 +49,13 @@ def test_a_name_that_no_test_has_is_found_in_modules_that_were_collected() -> No
 def test_the_modules_of_the_list_exist_and_each_entry_says_why() -> None:
     assert [module for module in LONG if not (TESTS / module).is_file()] == []
     assert all(each.why and each.tests for entries in LONG.values() for each in entries)
+
+
+def test_continuous_integration_leaves_out_what_is_marked_and_no_more() -> None:
+    run = (ROOT / ".ci" / "run").read_text()
+    assert "make long LONG='long and not beyond_ci'" in run
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert [marker.partition(":")[0] for marker in options["markers"]] == ["long", "beyond_ci"]
 
 
 def test_every_product_module_is_loaded_by_a_module_with_short_tests() -> None:
