@@ -151,6 +151,7 @@ class JobRequest(Model):
             given_as="ImageInput",
             rows_since=2,
             counted_as="input_images",
+            offered_by="takes_image",
             metadata="apart",
         ),
     ] = None

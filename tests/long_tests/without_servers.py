@@ -202,6 +202,30 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             ],
         ),
     ],
+    "unit/engine/test_flux2_klein.py": [
+        Long(
+            "test_flux2_klein_engine.py has images in a stream",
+            [
+                "test_images_of_other_configs_are_those_of_diffusers",
+                "test_whole_images_are_those_of_diffusers",
+            ],
+        ),
+        Long(
+            "one of the blocks stays",
+            ["test_each_block_computes_the_same_tokens"],
+            but=[FIRST],
+        ),
+    ],
+    "unit/engine/test_flux2_klein_engine.py": [
+        Long(
+            "the same images in a stream stay",
+            [
+                "test_images_of_a_whole_batch_are_those_of_diffusers",
+                "test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers",
+                "test_a_distilled_model_has_no_guidance_whatever_the_scale",
+            ],
+        ),
+    ],
     "unit/engine/test_packed_attention.py": [
         Long(
             "one of the shapes and one of the packings stay",

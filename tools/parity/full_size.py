@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, UNet2DConditionModel, ZImageTransformer2DModel
+from diffusers import (
+    AutoencoderKL,
+    AutoencoderKLFlux2,
+    Flux2Transformer2DModel,
+    UNet2DConditionModel,
+    ZImageTransformer2DModel,
+)
 from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from transformers import (
     CLIPConfig,
@@ -35,6 +41,8 @@ NETWORKS: Mapping[str, Callable[..., torch.nn.Module]] = {
     "unet": UNet2DConditionModel,
     "transformer": ZImageTransformer2DModel,
     "vae": AutoencoderKL,
+    "Flux2Transformer2DModel": Flux2Transformer2DModel,
+    "AutoencoderKLFlux2": AutoencoderKLFlux2,
     "safety_checker": lambda **config: StableDiffusionSafetyChecker(CLIPConfig(**config)),
 }
 
@@ -49,9 +57,14 @@ def full_size() -> dict[str, dict[str, dict[str, object]]]:
 
 
 def _describe(name: str, config: dict[str, object]) -> dict[str, object]:
-    network = NETWORKS[name](**config)
+    fields = {field: value for field, value in config.items() if field != "_class_name"}
+    network = NETWORKS[str(config.get("_class_name", name))](**fields)
     weights = {
         key.removeprefix("text_model."): weight for key, weight in network.named_parameters()
+    }
+    # The statistics of FLUX.2's autoencoder are buffers, without which it cannot decode.
+    weights |= {
+        key: buffer for key, buffer in network.named_buffers() if key.startswith("bn.running_")
     }
     lines = sorted(f"{key} {_without_1x1(weight)}" for key, weight in weights.items())
     return {

@@ -102,6 +102,7 @@ def offer_of(info: ModelInfo, *, storage_url: str | None = None) -> Offer:
         guidance_scale=info.default_guidance_scale,
         scheduler=info.default_scheduler,
         loras=info.job_lora_digests,
+        takes_image=info.image_use.takes_image,
         required_images=required,
         # Producers before 0.2.0 know `strength` only, also of jobs that must have a mask.
         strength=strengths.mask if "mask_image" in required else strengths.image,

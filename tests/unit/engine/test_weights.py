@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +17,13 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.config_reader import Json
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
+from imagefleet.worker.engine.families.flux2_klein.transformer import (
+    Transformer as Flux2Transformer,
+)
+from imagefleet.worker.engine.families.flux2_klein.transformer_config import (
+    TransformerConfig as Flux2Config,
+)
+from imagefleet.worker.engine.families.flux2_klein.vae import Flux2Vae, Flux2VaeConfig
 from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
 from imagefleet.worker.engine.families.z_image.transformer import Transformer
@@ -199,19 +206,23 @@ def test_a_config_that_does_not_match_the_weights_is_refused(checkpoint: Path) -
 def _network(name: str, config: Json) -> Any:
     if config.get("model_type") == "qwen3":
         return abstract_network(Qwen3Text, Qwen3Config.from_json(config, [-1]))
-    if name == "transformer":
-        return abstract_network(Transformer, TransformerConfig.from_json(config))
     if name.startswith("text_encoder"):
         is_projected = config.get("architectures") == ["CLIPTextModelWithProjection"]
         text = ClipTextConfig.from_json(config, is_projected=is_projected)
         return abstract_network(ClipText, text)
     if name == "safety_checker":
         return abstract_network(SafetyChecker, SafetyConfig.from_json(config, {}))
-    if name == "unet":
-        return abstract_network(UNet, UNetConfig.from_json(config))
-    return abstract_network(Vae, VaeConfig.from_json(config))
+    network, reader = NETWORKS[config.get("_class_name", name)]
+    return abstract_network(network, reader.from_json(config))
 
 
+NETWORKS: Final[dict[str, tuple[Any, Any]]] = {
+    "unet": (UNet, UNetConfig),
+    "transformer": (Transformer, TransformerConfig),
+    "vae": (Vae, VaeConfig),
+    "Flux2Transformer2DModel": (Flux2Transformer, Flux2Config),
+    "AutoencoderKLFlux2": (Flux2Vae, Flux2VaeConfig),
+}
 PUBLISHED = json.loads((FOLDER / "full_size.json").read_text())
 
 

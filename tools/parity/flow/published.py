@@ -1,28 +1,35 @@
 """The configs of published flow models, without their weights.
 
-The checkpoint is Tongyi-MAI/Z-Image-Turbo. Only values other than the libraries' defaults are
-listed.
+The checkpoints are Tongyi-MAI/Z-Image-Turbo, black-forest-labs/FLUX.2-klein-4B and -9B. Only values
+other than the libraries' defaults are listed, and the class where a part has several.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
+_QWEN3_4B: Final[dict[str, Any]] = {
+    "model_type": "qwen3",
+    "vocab_size": 151_936,
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40_960,
+    "max_window_layers": 36,
+    "rope_theta": 1_000_000,
+    "tie_word_embeddings": True,
+}
+_FLUX2_TRANSFORMER: Final[dict[str, Any]] = {
+    "_class_name": "Flux2Transformer2DModel",
+    "guidance_embeds": False,
+}
+_FLUX2_VAE: Final[dict[str, Any]] = {"_class_name": "AutoencoderKLFlux2"}
+
 FLOW_MODELS: Final[Mapping[str, Mapping[str, dict[str, Any]]]] = {
     "z_image": {
-        "text_encoder": {
-            "model_type": "qwen3",
-            "vocab_size": 151_936,
-            "hidden_size": 2560,
-            "intermediate_size": 9728,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "max_position_embeddings": 40_960,
-            "max_window_layers": 36,
-            "rope_theta": 1_000_000,
-            "tie_word_embeddings": True,
-        },
+        "text_encoder": _QWEN3_4B,
         "transformer": {},
         "vae": {
             "block_out_channels": [128, 256, 512, 512],
@@ -36,6 +43,33 @@ FLOW_MODELS: Final[Mapping[str, Mapping[str, dict[str, Any]]]] = {
             "use_quant_conv": False,
             "use_post_quant_conv": False,
         },
+    },
+    "flux2_klein_4b": {
+        "text_encoder": _QWEN3_4B,
+        "transformer": {
+            **_FLUX2_TRANSFORMER,
+            "num_layers": 5,
+            "num_single_layers": 20,
+            "num_attention_heads": 24,
+            "joint_attention_dim": 7680,
+        },
+        "vae": _FLUX2_VAE,
+    },
+    "flux2_klein_9b": {
+        "text_encoder": {
+            **_QWEN3_4B,
+            "hidden_size": 4096,
+            "intermediate_size": 12_288,
+            "tie_word_embeddings": False,
+        },
+        "transformer": {
+            **_FLUX2_TRANSFORMER,
+            "num_layers": 8,
+            "num_single_layers": 24,
+            "num_attention_heads": 32,
+            "joint_attention_dim": 12_288,
+        },
+        "vae": _FLUX2_VAE,
     },
 }
 """By model and network: the fields of its `config.json`."""

@@ -9,6 +9,8 @@ from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultSt
 class ImageUse:
     """It says how a model uses the `image` of a job."""
 
+    takes_image: bool = True
+    """Whether jobs may have an `image`."""
     required: tuple[str, ...] = ()
     """It has those of `image` and `mask_image` that every job needs."""
     default_strengths: DefaultStrengths = STABLE_DIFFUSION

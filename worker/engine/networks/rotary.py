@@ -6,7 +6,7 @@ once for each position that may occur, so that all networks read them from table
 Axes: b rows, n tokens, h heads, d width of a head.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,9 @@ class Rotation(NamedTuple):
     sines: jax.Array | NDArray[np.float32]
 
     @classmethod
-    def of_angles(cls, angles: NDArray[np.float32]) -> "Rotation":
-        """Return the rotation by these angles."""
-        return cls(np.cos(angles), np.sin(angles))
+    def of_angles(cls, angles: NDArray[np.floating[Any]]) -> "Rotation":
+        """Return the rotation by these angles, rounded after their cosine and sine are taken."""
+        return cls(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
 
     def at(self, positions: jax.Array) -> "Rotation":
         """Return the rotations at positions `[…, n]` of a table `[positions, d / 2]`."""

@@ -18,7 +18,6 @@ from jax.typing import DTypeLike
 from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.networks.latent_scale import LatentScale
 from imagefleet.worker.engine.networks.safety import SafetyChecker
-from imagefleet.worker.engine.networks.vae import Vae
 from imagefleet.worker.engine.sampling.arrays import (
     BatchInputs,
     Conditions,
@@ -28,6 +27,7 @@ from imagefleet.worker.engine.sampling.arrays import (
     SamplerState,
     Weights,
 )
+from imagefleet.worker.engine.sampling.autoencoder_protocol import Autoencoder
 from imagefleet.worker.engine.sampling.denoiser_protocol import Denoiser
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.sampling.noise import NoiseUse, fold_in, image_key, normal
@@ -142,8 +142,8 @@ class DiffusionPrograms:
         )
         return state, state.position
 
-    def _merge_vae(self, weights: Weights) -> Vae:
-        return cast(Vae, nnx.merge(self.vae, weights.vae))
+    def _merge_vae(self, weights: Weights) -> Autoencoder:
+        return cast(Autoencoder, nnx.merge(self.vae, weights.vae))
 
     def preview(self, state: SamplerState, rgb_factors: jax.Array) -> jax.Array:
         """Map the predicted x0 to colours, uint8 `[b, h, w, 3]`, with `rgb_factors [c + 1, 3]`."""

@@ -1,0 +1,202 @@
+"""An engine of FLUX.2 klein makes the images of diffusers, in whole batches and in streams."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from imagefleet.shared.errors import CheckpointError, ConfigurationError, InvalidRequest
+from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
+from imagefleet.worker.engine.loading.load_engine import load_engine
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
+from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.sampling import programs as diffusion_programs
+from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
+from tests.unit.engine.flow_parity import write_drawn_weights
+from tests.unit.engine.parity import FOLDER
+from tests.unit.engine.stream_runs import run_stream
+from tools.parity.flow.flux2_klein_case import (
+    GUIDANCES,
+    HEIGHT,
+    NEGATIVES,
+    PROMPTS,
+    STEPS,
+    WIDTH,
+    Variant,
+    write_configs,
+)
+
+ANSWERS: Final = load_file(FOLDER / "flux2_klein.safetensors")
+SHAPE: Final = Shape(height=HEIGHT, width=WIDTH)
+SLOTS: Final = 2
+
+
+def _write(folder: Path, variant: Variant | None = None) -> Path:
+    write_configs(folder, variant)
+    write_drawn_weights(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _write(tmp_path_factory.mktemp("flux2_klein") / "model")
+
+
+@contextmanager
+def _loaded(folder: Path, devices: int = 1) -> Iterator[DiffusionEngine]:
+    """Load the model, with one copy of the weights on all devices.
+
+    Every image begins with the noise that diffusers' images begin with.
+    """
+    noise = jnp.asarray(np.moveaxis(ANSWERS["noise"][:1], 1, -1))
+
+    def normal(keys: jnp.ndarray, _: tuple[int, ...]) -> jnp.ndarray:
+        return jnp.repeat(noise, len(keys), axis=0)
+
+    with patch.object(diffusion_programs, "normal", normal):
+        engine = load_engine(
+            str(folder),
+            mesh=f"data=1,model={devices}",
+            per_device_batch=SLOTS,
+            shapes=[SHAPE],
+            cache_dir=folder.parent / "cache",
+            max_num_inference_steps=8,
+        )
+        assert isinstance(engine, DiffusionEngine)
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Iterator[DiffusionEngine]:
+    with _loaded(folder) as engine:
+        yield engine
+
+
+def _specs() -> dict[str, ImageSpec]:
+    """Return the images that diffusers made of the first prompt, by the names of the answers."""
+    return {
+        f"image|{guidance}": ImageSpec(
+            prompt=PROMPTS[0],
+            negative_prompt=NEGATIVES[0],
+            num_inference_steps=STEPS,
+            guidance_scale=guidance,
+            scheduler="euler",
+        )
+        for guidance in GUIDANCES
+    }
+
+
+def _assert_equal(images: Sequence[NDArray[np.uint8]], names: Sequence[str]) -> None:
+    for name, image in zip(names, images, strict=True):
+        difference = np.abs(image.astype(int) - ANSWERS[name][0])
+        assert difference.max() <= 1, name
+
+
+def test_images_that_enter_a_stream_beside_others_are_those_of_diffusers(
+    engine: DiffusionEngine,
+) -> None:
+    """The first image runs beside one with other steps, whose schedule is another one, too."""
+    (stream,) = engine.open_streams()
+    specs = _specs()
+    other = replace(specs["image|4.0"], num_inference_steps=7)
+    first, *_, last = run_stream(
+        stream, SHAPE, SLOTS, [specs["image|1.0"], other, specs["image|4.0"]]
+    )
+    _assert_equal([first, last], ["image|1.0", "image|4.0"])
+    assert engine.recompiles == 0
+    _require_offers(engine)
+
+
+def _require_offers(engine: DiffusionEngine) -> None:
+    """Require the defaults and the parameters that diffusers' pipeline has."""
+    info = engine.info
+    assert (info.default_num_inference_steps, info.default_guidance_scale) == (8, 4.0)
+    assert (info.default_scheduler, info.max_clip_skip, info.latents) == ("euler", 0, None)
+    assert set(info.schedulers) == {"euler", "heun", "dpmsolver++", "unipc", "lcm"}
+    assert not info.image_use.takes_image
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("image", "a.png"),
+        ("clip_skip", 1),
+        ("guidance_rescale", 0.5),
+        ("cfg_truncation", 0.5),
+        ("denoising_end", 0.5),
+        ("prompt_weighting", True),
+    ],
+)
+def test_parameters_that_the_family_lacks_are_refused(
+    engine: DiffusionEngine, parameter: str, value: Any
+) -> None:
+    offer = offer_of(engine.info)
+    with pytest.raises(InvalidRequest, match=f"^{parameter}=.*{offer.model}"):
+        admit(JobRequest.parse({"prompt": "a", parameter: value}), {"default": offer})
+
+
+def test_images_of_a_whole_batch_are_those_of_diffusers(engine: DiffusionEngine) -> None:
+    engine.warm()
+    specs = _specs()
+    for names in (list(specs), list(specs)[:1]):
+        batch = engine.start_batch([specs[name] for name in names], SHAPE)
+        for _ in batch:
+            pass
+        assert batch.previews()().shape[0] == len(names)
+        _assert_equal(list(batch.images()), names)
+    assert engine.recompiles == 0
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers(
+    folder: Path, devices: int
+) -> None:
+    """The two heads are split over two devices, and each over two of four."""
+    with _loaded(folder, devices) as engine:
+        (stream,) = engine.open_streams()
+        specs = _specs()
+        _assert_equal(run_stream(stream, SHAPE, SLOTS, list(specs.values())), list(specs))
+
+
+def test_a_distilled_model_has_no_guidance_whatever_the_scale(tmp_path: Path) -> None:
+    """Its defaults are those of its page."""
+    folder = _write(tmp_path / "model", Variant(index={"is_distilled": True}))
+    with _loaded(folder) as engine:
+        (stream,) = engine.open_streams()
+        request = JobRequest.parse({"prompt": PROMPTS[0], "guidance_scale": 50})
+        given = plan_attempt("a", request, engine.info).specs[0]
+        plain = plan_attempt("b", JobRequest.parse({"prompt": PROMPTS[0]}), engine.info).specs[0]
+        assert (given.num_inference_steps, plain.guidance_scale) == (STEPS, 1.0)
+        images = run_stream(stream, SHAPE, SLOTS, [given, plain])
+        _assert_equal(images, ["image|1.0"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ModelOptions(prompt_chunks=2),
+            "IMAGEFLEET_PROMPT_CHUNKS=2: models of FLUX.2 klein read no weights in prompts",
+        ),
+        (
+            ModelOptions(textual_inversions=(TextualInversionOption(name="a", path="b"),)),
+            "textual inversion a: FLUX.2 klein has none",
+        ),
+    ],
+)
+def test_options_that_the_family_lacks_are_refused(
+    folder: Path, options: ModelOptions, message: str
+) -> None:
+    with pytest.raises((CheckpointError, ConfigurationError), match=message):
+        load_engine(str(folder), shapes=[SHAPE], cache_dir=folder.parent / "c", options=options)

@@ -1,0 +1,1 @@
+"""FLUX.2 klein: a transformer with flow matching that reads prompts with Qwen3."""

@@ -1,0 +1,196 @@
+"""Define the blocks of FLUX.2's transformer (Black Forest Labs 2025), as in diffusers.
+
+In a double block, text and image have weights of their own and attend to each other. In a single
+block they are one sequence, and attention runs beside the feed-forward layer (Dehghani et al.
+2023, section 2.1). Blocks of one kind share their modulation.
+
+Axes: b rows, n tokens, t of them those of the text, d width of the transformer.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
+from imagefleet.worker.engine.kernels.attention import attention
+from imagefleet.worker.engine.networks.blocks import RmsNorm, linear, normalize
+from imagefleet.worker.engine.networks.rotary import Rotation, rotate_pairs
+
+
+class Modulated(NamedTuple):
+    """It says how a time changes the input and the output of a layer, each `[b, 1, d]`."""
+
+    shift: jax.Array
+    scale: jax.Array
+    gate: jax.Array
+
+    def normalized(self, x: jax.Array, epsilon: float) -> jax.Array:
+        """Return the input of a layer, from `x [b, n, d]`."""
+        return (1 + self.scale) * normalize(x, epsilon) + self.shift
+
+
+class Modulation(nnx.Module):
+    """It is diffusers' Flux2Modulation."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        """`layers` is the number of layers in a block that are modulated apart."""
+        self.linear = linear(width, 3 * layers * width, use_bias=False)
+        self.layers = layers
+
+    def __call__(self, time: jax.Array) -> tuple[Modulated, ...]:
+        """Return the modulation of each layer of a block, from an embedded time `[b, d]`."""
+        numbers = self.linear(jax.nn.silu(time))[:, None]
+        parts = jnp.split(numbers, 3 * self.layers, axis=-1)
+        return tuple(Modulated(*parts[3 * layer :][:3]) for layer in range(self.layers))
+
+
+class FeedForward(nnx.Module):
+    """It is diffusers' Flux2FeedForward, which is gated (Shazeer 2020)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.linear_in = linear(config.width, 2 * config.inner_width, use_bias=False)
+        self.linear_out = linear(config.inner_width, config.width, use_bias=False)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.linear_out(gated(self.linear_in(x)))
+
+
+def gated(x: jax.Array) -> jax.Array:
+    """Multiply the second half of the last axis by SiLU of the first half."""
+    gate, value = jnp.split(x, 2, axis=-1)
+    return jax.nn.silu(gate) * value
+
+
+def _in_heads(x: jax.Array, config: TransformerConfig) -> jax.Array:
+    """Reshape `[b, n, d]` to `[b, n, heads, width of a head]`."""
+    return x.reshape(*x.shape[:2], config.num_attention_heads, config.attention_head_dim)
+
+
+def _attend(
+    q: jax.Array, k: jax.Array, v: jax.Array, rotation: Rotation, mask: jax.Array | None
+) -> jax.Array:
+    """Rotate queries and keys `[b, n, heads, …]`, and attend to values `[b, n, d]`."""
+    heads = q.shape[2]
+    q, k = (rotate_pairs(each, rotation).reshape(v.shape) for each in (q, k))
+    return attention(q, k, v, heads=heads, mask=mask)
+
+
+class JointAttention(nnx.Module):
+    """It is diffusers' Flux2Attention: text and image have projections of their own."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        width, head_dim, epsilon = config.width, config.attention_head_dim, config.eps
+        self.config = config
+        self.to_q = linear(width, width, use_bias=False)
+        self.to_k = linear(width, width, use_bias=False)
+        self.to_v = linear(width, width, use_bias=False)
+        self.to_out = linear(width, width, use_bias=False)
+        self.norm_q = RmsNorm(head_dim, epsilon)
+        self.norm_k = RmsNorm(head_dim, epsilon)
+        self.add_q_proj = linear(width, width, use_bias=False)
+        self.add_k_proj = linear(width, width, use_bias=False)
+        self.add_v_proj = linear(width, width, use_bias=False)
+        self.to_add_out = linear(width, width, use_bias=False)
+        self.norm_added_q = RmsNorm(head_dim, epsilon)
+        self.norm_added_k = RmsNorm(head_dim, epsilon)
+
+    def __call__(
+        self, text: jax.Array, image: jax.Array, rotation: Rotation, mask: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the outputs for the text and for the image."""
+        config, tokens = self.config, text.shape[1]
+        queries = (
+            self.norm_added_q(_in_heads(self.add_q_proj(text), config)),
+            self.norm_q(_in_heads(self.to_q(image), config)),
+        )
+        keys = (
+            self.norm_added_k(_in_heads(self.add_k_proj(text), config)),
+            self.norm_k(_in_heads(self.to_k(image), config)),
+        )
+        values = self.add_v_proj(text), self.to_v(image)
+        q, k, v = (jnp.concatenate(pair, axis=1) for pair in (queries, keys, values))
+        hidden = _attend(q, k, v, rotation, mask)
+        return self.to_add_out(hidden[:, :tokens]), self.to_out(hidden[:, tokens:])
+
+
+class DoubleBlock(nnx.Module):
+    """It is diffusers' Flux2TransformerBlock."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.epsilon = config.eps
+        self.attn = JointAttention(config)
+        self.ff = FeedForward(config)
+        self.ff_context = FeedForward(config)
+
+    def __call__(
+        self,
+        text: jax.Array,
+        image: jax.Array,
+        of_text: tuple[Modulated, ...],
+        of_image: tuple[Modulated, ...],
+        rotation: Rotation,
+        mask: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Map the tokens of the text `[b, t, d]` and of the image `[b, n - t, d]`.
+
+        Args:
+            text: Of each row.
+            image: Of each row.
+            of_text: How the time changes the text's attention and feed-forward layer.
+            of_image: The same of the image.
+            rotation: For all tokens, those of the text first.
+            mask: bool `[b, n]`: the tokens that others attend to. None: all.
+        """
+        inputs = (
+            of_text[0].normalized(text, self.epsilon),
+            of_image[0].normalized(image, self.epsilon),
+        )
+        from_text, from_image = self.attn(*inputs, rotation, mask)
+        text += of_text[0].gate * from_text
+        image += of_image[0].gate * from_image
+        image += of_image[1].gate * self.ff(of_image[1].normalized(image, self.epsilon))
+        text += of_text[1].gate * self.ff_context(of_text[1].normalized(text, self.epsilon))
+        return text, image
+
+
+class ParallelAttention(nnx.Module):
+    """It is diffusers' Flux2ParallelSelfAttention: one product has the inputs of attention and of
+    the feed-forward layer, another one takes their outputs."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        width, inner = config.width, config.inner_width
+        self.config = config
+        self.to_qkv_mlp_proj = linear(width, 3 * width + 2 * inner, use_bias=False)
+        self.norm_q = RmsNorm(config.attention_head_dim, config.eps)
+        self.norm_k = RmsNorm(config.attention_head_dim, config.eps)
+        self.to_out = linear(width + inner, width, use_bias=False)
+
+    def __call__(self, x: jax.Array, rotation: Rotation, mask: jax.Array | None) -> jax.Array:
+        config = self.config
+        ends = [config.width, 2 * config.width, 3 * config.width]
+        q, k, v, inner = jnp.split(self.to_qkv_mlp_proj(x), ends, axis=-1)
+        q = self.norm_q(_in_heads(q, config))
+        k = self.norm_k(_in_heads(k, config))
+        attended = _attend(q, k, v, rotation, mask)
+        return self.to_out(jnp.concatenate([attended, gated(inner)], axis=-1))
+
+
+class SingleBlock(nnx.Module):
+    """It is diffusers' Flux2SingleTransformerBlock."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.epsilon = config.eps
+        self.attn = ParallelAttention(config)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        modulated: Modulated,
+        rotation: Rotation,
+        mask: jax.Array | None = None,
+    ) -> jax.Array:
+        """Map the tokens of the text and of the image after it, `[b, n, d]`."""
+        hidden = self.attn(modulated.normalized(x, self.epsilon), rotation, mask)
+        return x + modulated.gate * hidden

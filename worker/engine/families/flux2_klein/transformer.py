@@ -1,0 +1,131 @@
+"""Define the transformer of FLUX.2 klein: diffusers' Flux2Transformer2DModel.
+
+Input: noisy latents, timesteps, and the hidden states of a text. Output: the predicted velocity
+from the image to noise. All tokens of the text are read, those that pad it too, as in diffusers.
+
+Axes: b rows, h w size in tokens, c numbers of a token, n tokens, t of them those of the text, d
+width of the transformer.
+"""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from numpy.typing import NDArray
+
+from imagefleet.worker.engine.checkpoint.weights import WeightNames
+from imagefleet.worker.engine.families.flux2_klein.blocks import (
+    DoubleBlock,
+    Modulation,
+    SingleBlock,
+)
+from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
+from imagefleet.worker.engine.networks.blocks import linear, normalize
+from imagefleet.worker.engine.networks.rotary import Rotation
+from imagefleet.worker.engine.networks.sinusoids import sinusoids
+
+
+class TimeEmbedding(nnx.Module):
+    """It is diffusers' Flux2TimestepGuidanceEmbeddings without guidance."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.waves = config.timestep_guidance_channels
+        self.linear_1 = linear(self.waves, config.width, use_bias=False)
+        self.linear_2 = linear(config.width, config.width, use_bias=False)
+
+    def __call__(self, timesteps: jax.Array, dtype: DTypeLike) -> jax.Array:
+        """Embed float32 timesteps `[b]` as `[b, d]` of a dtype."""
+        waves = sinusoids(timesteps, self.waves, flip_sin_to_cos=True, freq_shift=0)
+        return self.linear_2(jax.nn.silu(self.linear_1(waves.astype(dtype))))
+
+
+class FinalNorm(nnx.Module):
+    """It is diffusers' AdaLayerNormContinuous."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.linear = linear(config.width, 2 * config.width, use_bias=False)
+        self.epsilon = config.eps
+
+    def __call__(self, x: jax.Array, time: jax.Array) -> jax.Array:
+        """Normalise `[b, n, d]`, by an embedded time `[b, d]`."""
+        scale, shift = jnp.split(self.linear(jax.nn.silu(time))[:, None], 2, axis=-1)
+        return normalize(x, self.epsilon) * (1 + scale) + shift
+
+
+class Transformer(nnx.Module):
+    """It is diffusers' Flux2Transformer2DModel without an embedding of the guidance."""
+
+    weight_names: ClassVar = WeightNames(
+        to_checkpoint=(
+            (r"^time_embedder\b", "time_guidance_embed.timestep_embedder"),
+            (r"^(transformer_blocks\.\d+\.attn\.to_out)\b", r"\1.0"),
+        )
+    )
+
+    def __init__(self, config: TransformerConfig) -> None:
+        width = config.width
+        self.config = config
+        self.time_embedder = TimeEmbedding(config)
+        self.double_stream_modulation_img = Modulation(width, 2)
+        self.double_stream_modulation_txt = Modulation(width, 2)
+        self.single_stream_modulation = Modulation(width, 1)
+        self.x_embedder = linear(config.in_channels, width, use_bias=False)
+        self.context_embedder = linear(config.joint_attention_dim, width, use_bias=False)
+        self.transformer_blocks = nnx.List(DoubleBlock(config) for _ in range(config.num_layers))
+        self.single_transformer_blocks = nnx.List(
+            SingleBlock(config) for _ in range(config.num_single_layers)
+        )
+        self.norm_out = FinalNorm(config)
+        self.proj_out = linear(width, config.in_channels, use_bias=False)
+
+    def embed_text(self, states: jax.Array) -> jax.Array:
+        """Embed hidden states `[b, t, e]` as tokens `[b, t, d]`, once for all steps."""
+        return self.context_embedder(states)
+
+    def __call__(self, latents: jax.Array, timesteps: jax.Array, text: jax.Array) -> jax.Array:
+        """Predict the velocity from the image to noise, `[b, h, w, c]`.
+
+        Args:
+            latents: `[b, h, w, c]`.
+            timesteps: float32 `[b]`: 0 is the image, 1000 noise.
+            text: From `embed_text`, `[b, t, d]`.
+        """
+        rows, height, width, channels = latents.shape
+        tokens = text.shape[1]
+        image = self.x_embedder(latents.reshape(rows, height * width, channels))
+        time = self.time_embedder(timesteps, latents.dtype)
+        rotation = rotation_of(self.config, tokens, height, width)
+        of_image = self.double_stream_modulation_img(time)
+        of_text = self.double_stream_modulation_txt(time)
+        for double in self.transformer_blocks:
+            text, image = double(text, image, of_text, of_image, rotation)
+        joined = jnp.concatenate([text, image], axis=1)
+        (modulated,) = self.single_stream_modulation(time)
+        for single in self.single_transformer_blocks:
+            joined = single(joined, modulated, rotation)
+        output = self.proj_out(self.norm_out(joined[:, tokens:], time))
+        return output.reshape(latents.shape)
+
+
+def rotation_of(config: TransformerConfig, tokens: int, height: int, width: int) -> Rotation:
+    """Return the rotations of the tokens of a text and of an image after it.
+
+    The text's tokens lie at the positions (0, 0, 0, 0), (0, 0, 0, 1), …, those of the image at
+    (0, row, column, 0).
+    """
+    places = np.zeros((tokens + height * width, 4), np.int64)
+    places[:tokens, 3] = np.arange(tokens)
+    places[tokens:, 1:3] = np.indices((height, width)).reshape(2, -1).T
+    return Rotation.of_angles(_angles(config, places))
+
+
+def _angles(config: TransformerConfig, places: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the angles of positions `[n, 4]`, `[n, width of a head / 2]`."""
+    angles = []
+    for axis, width in enumerate(config.axes_dims_rope):
+        frequencies = 1 / config.rope_theta ** (np.arange(0, width, 2) / width)
+        angles.append(np.outer(places[:, axis], frequencies))
+    return np.concatenate(angles, axis=1)
