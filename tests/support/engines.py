@@ -13,6 +13,7 @@ from imagefleet.worker.engine.contract.interface import (
     Shape,
     Stream,
 )
+from imagefleet.worker.engine.contract.text_cache_use import TextCacheUse
 
 INFO = ModelInfo(
     name="tiny",
@@ -33,6 +34,7 @@ class RecordingEngine:
     devices = "recording"
     uses_host_memory = False
     recompiles = 0
+    text_cache = TextCacheUse()
 
     def __init__(self, capacity: int, on_batch: Callable[[Sequence[ImageSpec]], None]) -> None:
         self.capacity = capacity

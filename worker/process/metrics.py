@@ -43,6 +43,11 @@ QUARANTINES: Final = Counter(
 RECOMPILES: Final = Gauge(
     "imagefleet_recompiles", "Programs compiled since the worker was ready. It should stay 0."
 )
+TEXT_CACHE: Final = Gauge(
+    "imagefleet_text_cache",
+    "Texts found among those kept as encoded (hits), encoded anew (misses), and bytes kept.",
+    ["of"],
+)
 DEVICE_MEMORY: Final = Gauge(
     "imagefleet_device_memory_bytes",
     "Memory of each device: used, and the limit.",

@@ -161,6 +161,9 @@ class WorkerSettings(Settings):
         description="Largest length of a prompt with `prompt_weighting`, in chunks of 75 tokens. "
         "All workers of a model should have the same. 0: no such prompts.",
     )
+    text_cache_bytes: int = Field(
+        268_435_456, ge=0, description="Bytes of this host for encoded prompts (docs/engine.md)."
+    )
     cache_dir: UserPath = Field(
         default=Path("~/.cache/imagefleet").expanduser(),
         description="Folder for compiled programs. They are code: only this user may write there.",
@@ -295,9 +298,7 @@ class WorkerSettings(Settings):
         description="Seconds for which a message of a newer release waits for a newer worker.",
     )
     max_retries: int = Field(
-        default=3,
-        ge=0,
-        description="Retries of a job after temporary failures; two after a `device_error`.",
+        3, ge=0, description="Retries of a job after temporary failures; 2 after a `device_error`."
     )
     bulk_checkpoint_s: float = Field(
         default=30.0,

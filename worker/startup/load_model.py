@@ -90,5 +90,6 @@ def model_options(settings: WorkerSettings) -> ModelOptions:
         textual_inversions=settings.textual_inversions(),
         prompt_chunks=settings.prompt_chunks,
         model_license=settings.model_license,
+        text_cache_bytes=settings.text_cache_bytes,
         streams=settings.batching == "continuous",
     )

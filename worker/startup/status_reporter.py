@@ -70,12 +70,7 @@ class StatusReporter:
         info = {"worker": worker, "version": self._version, "devices": engine.devices}
         metrics.WORKER.info({**info, "model": engine.info.name, "digest": engine.info.digest})
         metrics.CAPACITY.set(engine.capacity)
-        for device, _ in enumerate(engine.memory()):
-            # Read when Prometheus asks: a device that hangs must not delay a heartbeat.
-            for of in ("used", "limit"):
-                read = partial(_read_memory, engine, device, of)
-                metrics.DEVICE_MEMORY.labels(str(device), of).set_function(read)
-        metrics.RECOMPILES.set_function(lambda: engine.recompiles)
+        _measure(engine)
         metrics.IN_FLIGHT.set_function(count_claims)
         metrics.READY.set_function(lambda: self.not_ready_reason() is None)
 
@@ -171,6 +166,19 @@ def _bytes_per_pixel() -> dict[str, float]:
         if pixels := metrics.total(metrics.FILE_PIXELS, format=kind):
             found[kind] = round(metrics.total(metrics.FILE_BYTES, format=kind) / pixels, 4)
     return found
+
+
+def _measure(engine: Engine) -> None:
+    """Let the metrics read the engine when Prometheus asks: a device that hangs must not delay a
+    heartbeat."""
+    for device, _ in enumerate(engine.memory()):
+        for of in ("used", "limit"):
+            read = partial(_read_memory, engine, device, of)
+            metrics.DEVICE_MEMORY.labels(str(device), of).set_function(read)
+    metrics.RECOMPILES.set_function(lambda: engine.recompiles)
+    metrics.TEXT_CACHE.labels("hits").set_function(lambda: engine.text_cache.hits)
+    metrics.TEXT_CACHE.labels("misses").set_function(lambda: engine.text_cache.misses)
+    metrics.TEXT_CACHE.labels("bytes").set_function(lambda: engine.text_cache.bytes)
 
 
 def _read_memory(engine: Engine, device: int, of: str) -> float:

@@ -19,7 +19,7 @@ from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.build_engine import load_networks
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.mesh import Placement
-from imagefleet.worker.engine.sampling.arrays import InitLatents, Weights
+from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitLatents, Weights
 from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
@@ -27,6 +27,7 @@ from tests.unit.engine.parity import BEGIN, DECODE, FLOAT32_ON_CPU, STEP, stored
 from tools.parity.flow.checkpoint import write_weights
 
 MAX_STEPS: Final = 9
+ENCODE_TEXT: Final = jax.jit(lambda encoding, *arguments: encoding(*arguments), static_argnums=0)
 STEP_UNGUIDED: Final = jax.jit(
     lambda programs, *arguments: programs.step(*arguments, guidance=False), static_argnums=0
 )
@@ -72,6 +73,14 @@ class FlowOracle:
             for encoder in range(len(tokenizer.lengths))
         )
 
+    def with_states(self, inputs: BatchInputs) -> BatchInputs:
+        """Return inputs with the hidden states of their texts, if `begin` takes them."""
+        ids = inputs.tokens[0][:, :, 0]  # [b, 2, t]
+        if (encoding := self.programs.denoiser.text_encoding) is None:
+            return inputs
+        states = ENCODE_TEXT(encoding, self.weights, ids.reshape(-1, ids.shape[-1]))
+        return inputs._replace(text_states=states.reshape(*ids.shape, -1))
+
     def images(
         self,
         pairs: Sequence[Sequence[str]],
@@ -96,6 +105,7 @@ class FlowOracle:
             calls=np.full(slots, len(table.rows), np.int32),
         )
         latents = empty.init_latents(self.shape) if init_latents is None else init_latents
+        inputs = self.with_states(inputs)
         conditions, state = BEGIN(self.programs, self.weights, inputs, latents)
         conditions = conditions._replace(noise=start)
         if init_latents is not None:

@@ -89,7 +89,7 @@ def _transformer(oracle: FlowOracle) -> Transformer:
 
 def _texts(oracle: FlowOracle) -> RefinedText:
     """Return the refined texts of both pairs, `[2, 2, …]`."""
-    inputs = oracle.empty(2).inputs()._replace(tokens=oracle.tokens(PAIRS))
+    inputs = oracle.with_states(oracle.empty(2).inputs()._replace(tokens=oracle.tokens(PAIRS)))
     encode = jax.jit(
         lambda denoiser, weights, inputs: denoiser.encode_prompts(weights, inputs, HEIGHT, WIDTH),
         static_argnums=0,

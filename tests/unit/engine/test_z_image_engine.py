@@ -69,7 +69,7 @@ def lora_options(folder: Path, scales: Mapping[str, float] | None = None) -> tup
 
 
 @contextmanager
-def _loaded(folder: Path, devices: int = 1) -> Iterator[DiffusionEngine]:
+def _loaded(folder: Path, devices: int = 1, text_cache_bytes: int = 0) -> Iterator[DiffusionEngine]:
     """Load the model, with one copy of the weights on all devices.
 
     Every image begins with the noise that diffusers' images begin with.
@@ -87,7 +87,9 @@ def _loaded(folder: Path, devices: int = 1) -> Iterator[DiffusionEngine]:
             shapes=[SHAPE],
             cache_dir=folder.parent / "cache",
             max_num_inference_steps=8,
-            options=ModelOptions(job_loras=lora_options(folder.parent)),
+            options=ModelOptions(
+                job_loras=lora_options(folder.parent), text_cache_bytes=text_cache_bytes
+            ),
         )
         assert isinstance(engine, DiffusionEngine)
         yield engine
@@ -163,6 +165,25 @@ def test_images_that_enter_a_stream_beside_others_are_those_of_diffusers(
     specs = _specs()
     _assert_equal(run_stream(stream, SHAPE, SLOTS, list(specs.values())), list(specs))
     assert engine.recompiles == 0
+
+
+def test_images_of_kept_texts_have_equal_bits(engine: DiffusionEngine, folder: Path) -> None:
+    specs = [each for name, each in _specs().items() if "lora" in name or name.startswith("image")]
+    (stream,) = engine.open_streams()
+    expected = run_stream(stream, SHAPE, SLOTS, specs)
+    assert engine.text_cache.bytes == 0
+    with _loaded(folder, text_cache_bytes=1_000_000) as keeping:
+        (stream,) = keeping.open_streams()
+        encoded = keeping.text_cache.misses
+        for _ in range(2):
+            images = run_stream(stream, SHAPE, SLOTS, specs)
+            for image, other in zip(images, expected, strict=True):
+                np.testing.assert_array_equal(image, other)
+        # The empty negative prompt is that of the trial images, too.
+        assert keeping.text_cache.misses == encoded + 1
+        assert keeping.text_cache.hits >= 4 * len(specs) - 1
+        assert keeping.text_cache.bytes > 0
+        assert keeping.recompiles == 0
 
 
 def test_an_empty_negative_prompt_of_a_job_is_read_as_diffusers_reads_it(

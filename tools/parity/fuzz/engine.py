@@ -23,6 +23,7 @@ from imagefleet.worker.engine.loading.load_engine import load_engine
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.runtime.text_cache import TextCache
 from imagefleet.worker.engine.sampling import programs as diffusion_programs
 from imagefleet.worker.engine.sampling.arrays import (
     BatchInputs,
@@ -33,6 +34,7 @@ from imagefleet.worker.engine.sampling.arrays import (
     SamplerState,
     Weights,
 )
+from imagefleet.worker.engine.sampling.denoiser_protocol import TextEncoding
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from tools.parity.fuzz.draft import Draft, Job, noise
@@ -73,6 +75,7 @@ def _run(engine: DiffusionEngine, job: Job) -> NDArray[np.uint8]:
     shape = engine.info.shapes[0]
     specs = [spec for prompt in range(len(job.prompts)) for spec in _specs(engine, job, prompt)]
     inputs = engine._input_builder.inputs(specs, shape)
+    inputs = TextCache(0).fill(inputs, partial(_encode_text, programs, engine._weights), 1)
     init_images = engine._input_builder.init_images(specs, shape)
     init_latents = engine._empty_batch.init_latents(shape)
     with patch.object(diffusion_programs, "normal", _normal):
@@ -124,6 +127,18 @@ def _normal(key: jax.Array, size: tuple[int, ...]) -> jax.Array:
     height, width, channels = size
     drawn = noise((len(key), channels, height, width))
     return jax.numpy.asarray(np.moveaxis(drawn, 1, -1))
+
+
+def _encode_text(
+    programs: DiffusionPrograms, weights: Weights, ids: NDArray[np.int32]
+) -> NDArray[Any]:
+    encoding = programs.denoiser.text_encoding
+    return np.asarray(_text_states(encoding, weights, jax.numpy.asarray(ids)))
+
+
+@partial(jax.jit, static_argnums=0)
+def _text_states(encoding: TextEncoding, weights: Weights, ids: jax.Array) -> jax.Array:
+    return encoding(weights, ids)
 
 
 @partial(jax.jit, static_argnums=0)

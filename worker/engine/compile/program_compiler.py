@@ -35,6 +35,9 @@ class ShapeExecutables:
     encode: Any
     preview: Any
     decode: Any
+    encode_text: Any = None
+    """It is the `TextEncoding` of the model, for one text on each copy of the weights. None means
+    that the model has none."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,15 @@ class ProgramCompiler:
             "encode": lowering(in_turn(programs.encode), lambda: (weights, init_images)),
             "preview": lowering(programs.preview, lambda: (begin_outputs()[1], rgb_factors)),
             "decode": lowering(in_turn(programs.decode), lambda: (weights, begin_outputs()[1])),
+            **self._text_lowering(lowering),
         }
+
+    def _text_lowering(self, lowering: Callable[..., Lower]) -> dict[str, Lower]:
+        if (encoding := self.programs.denoiser.text_encoding) is None:
+            return {}
+        texts = self.empty_batch.texts(self.placement.data)
+        placed = _abstract_arrays(texts, self.placement.by_slot)
+        return {"encode_text": lowering(encoding, lambda: (self.weights, placed))}
 
     def begin_outputs(self, shape: Shape) -> tuple[Conditions, SamplerState]:
         """Return what `begin` makes, as abstract arrays."""

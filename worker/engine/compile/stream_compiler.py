@@ -48,6 +48,8 @@ class StreamExecutables:
     """It is `DiffusionPrograms.preview` for all slots."""
     decode: Any
     """It is `decode_slot`."""
+    encode_text: Any = None
+    """It is that of `ShapeExecutables`."""
 
 
 def flat(weights: Params) -> Flat:
@@ -137,6 +139,7 @@ class StreamCompiler:
             "unguided_step": self._step(slots, guidance=False),
             "preview": many["preview"],
             "decode": self._lowering(decode, lambda: (self.weights, slots()[1], number)),
+            **{name: lower for name, lower in one.items() if name == "encode_text"},
         }
 
     def _step(self, slots: Callable[[], Slots], *, guidance: bool) -> Lower:

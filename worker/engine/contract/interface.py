@@ -15,6 +15,7 @@ from imagefleet.worker.engine.contract.device_memory import DeviceMemory
 from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.sampling import Sampling
+from imagefleet.worker.engine.contract.text_cache_use import TextCacheUse
 from imagefleet.worker.engine.contract.unfinished_latents import InputLatents, LatentFormat
 from imagefleet.worker.engine.options.lora_options import AppliedLora, JobLora
 from imagefleet.worker.engine.options.textual_inversion_options import LoadedInversion
@@ -281,6 +282,10 @@ class Engine(Protocol):
     def recompiles(self) -> int:
         """Return the number of programs compiled since `warm` or `open_streams` returned. It should
         stay 0."""
+
+    @property
+    def text_cache(self) -> TextCacheUse:
+        """Return how much the encoded texts that are kept are used."""
 
     def memory(self) -> Sequence[DeviceMemory]:
         """Return the memory of each device; empty if the runtime does not report it."""

@@ -23,6 +23,7 @@ from imagefleet.worker.engine.contract.interface import (
     RunningBatch,
     Shape,
 )
+from imagefleet.worker.engine.contract.text_cache_use import TextCacheUse
 from imagefleet.worker.engine.fake.fake_batch import LATENTS, FakeBatch, fake_image, fake_output
 from imagefleet.worker.engine.fake.fake_stream import DeviceClock, FakeStream
 from imagefleet.worker.engine.options.lora_options import JobLora, LoraOption
@@ -219,6 +220,10 @@ class FakeEngine:
     @property
     def recompiles(self) -> int:
         return 0
+
+    @property
+    def text_cache(self) -> TextCacheUse:
+        return TextCacheUse()
 
     def memory(self) -> list[DeviceMemory]:
         return []

@@ -76,6 +76,10 @@ class FamilyModel(Protocol):
         """Return whether jobs may have `guidance_rescale`."""
 
     @property
+    def keeps_texts(self) -> bool:
+        """Return whether encoded texts are kept, as `TextEncoding` says."""
+
+    @property
     def weighs_prompts(self) -> bool:
         """Return whether jobs may have `prompt_weighting`."""
 

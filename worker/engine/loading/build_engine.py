@@ -92,6 +92,7 @@ def build_engine(
         placement=placement,
         per_device_batch=per_device_batch,
         executable_cache=executable_cache,
+        text_cache_bytes=options.text_cache_bytes,
     )
 
 

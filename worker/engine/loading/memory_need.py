@@ -41,6 +41,7 @@ def memory_need(
     need = MemoryNeed(
         weights=sum(_weight_bytes(network, workload) for network in networks.values()),
         workspace=max(workspaces, default=0),
+        host=workload.text_cache_bytes if model.keeps_texts else 0,
     )
     if job_factors is None:
         return need

@@ -32,6 +32,9 @@ class ModelOptions:
     prompts."""
     model_license: str | None = None
     """None means that the licence is the one that the model's card states, if any."""
+    text_cache_bytes: int = 0
+    """Encoded texts are kept in this many bytes of the host, if the family's text encoder takes
+    long."""
     streams: bool = False
     """Whether the devices will run streams (`open_streams`) instead of whole batches (`warm`).
     Streams need more memory for one image a device and less for several."""

@@ -35,10 +35,12 @@ class MemoryNeed:
     weights: int
     workspace: int
     """A batch needs this many bytes besides the weights."""
+    host: int = 0
+    """The host needs this many bytes for encoded texts, whatever the number of devices."""
 
     @property
     def total(self) -> int:
-        """Return the bytes of both."""
+        """Return the bytes of both on a device."""
         return self.weights + self.workspace
 
 
@@ -60,6 +62,8 @@ class Workload:
     """Whether the devices run streams instead of whole batches."""
     prompt_chunks: int = 0
     """A prompt with weights has at most this many chunks."""
+    text_cache_bytes: int = 0
+    """The host keeps encoded texts in at most this many bytes."""
 
     @classmethod
     def of(
@@ -78,6 +82,7 @@ class Workload:
             per_device_batch=per_device_batch,
             streams=options.streams,
             prompt_chunks=options.prompt_chunks,
+            text_cache_bytes=options.text_cache_bytes,
         )
 
 
@@ -90,7 +95,8 @@ def require_memory(need: MemoryNeed, placement: Placement) -> None:
     device = placement.mesh.devices.flat[0]
     if placement.platform == "cpu":
         # Virtual devices share the host's memory, but each has its own copy of all arrays.
-        check_available(need.total * placement.mesh.size, host_memory(), "host")
+        needed = need.total * placement.mesh.size + need.host
+        check_available(needed, host_memory(), "host")
     else:
         stats = device.memory_stats() or {}
         limit = stats.get("bytes_limit")

@@ -19,6 +19,7 @@ from imagefleet.worker.engine.contract.unfinished_latents import require_finite
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.runtime.batch_inputs import BatchInputBuilder
 from imagefleet.worker.engine.runtime.device_batch import device_errors
+from imagefleet.worker.engine.runtime.text_cache import TextCache, encode_texts
 from imagefleet.worker.engine.sampling.arrays import Decoded, InitLatents, SamplerState, Weights
 from imagefleet.worker.engine.schedulers.registry import steps_after
 
@@ -54,6 +55,7 @@ class DeviceStream:
         inputs: BatchInputBuilder,
         slots: int,
         rgb_factors: jax.Array,
+        texts: TextCache,
     ) -> None:
         """
         Args:
@@ -63,6 +65,7 @@ class DeviceStream:
             inputs: Builds the inputs of one image.
             slots: Images that the devices denoise together.
             rgb_factors: The linear map from latents to RGB for `previews`, `[c + 1, 3]`.
+            texts: Keeps encoded texts. All streams share it.
         """
         self.rgb_factors = rgb_factors
         self._executables = executables
@@ -70,6 +73,7 @@ class DeviceStream:
         self._denoiser = flat(weights.denoiser)
         self._placement = placement
         self._inputs = inputs
+        self._texts = texts
         self._slots = slots
         self._numbers = [placement.replicate(np.int32(number)) for number in range(slots)]
         self._no_init_latents = {
@@ -93,6 +97,14 @@ class DeviceStream:
         init_images = self._inputs.init_images([spec], shape)
         executables, init_latents = self._executables[shape], self._no_init_latents[shape]
         with device_errors():
+            inputs = encode_texts(
+                self._texts,
+                inputs,
+                shape,
+                executables.encode_text,
+                self._weights,
+                self._placement,
+            )
             if init_images is not None:
                 placed = self._placement.split(init_images)
                 init_latents = InitLatents(*executables.encode(self._weights, placed))

@@ -8,12 +8,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 import jax
 import numpy as np
 
-from imagefleet.shared.errors import CheckpointError, DeviceError
+from imagefleet.shared.errors import DeviceError
 from imagefleet.shared.jobs.prompt_weights import pieces_of
 from imagefleet.shared.text.printable import counted
 from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
@@ -21,8 +20,8 @@ from imagefleet.worker.engine.compile.jax_compilation_cache import CompileCounte
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler, ShapeExecutables
 from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler, StreamExecutables
 from imagefleet.worker.engine.contract.device_memory import DeviceMemory
-from imagefleet.worker.engine.contract.init_image import InitImage
-from imagefleet.worker.engine.contract.interface import ImageArray, ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.contract.text_cache_use import TextCacheUse
 from imagefleet.worker.engine.placement import memory_check
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.runtime.batch_inputs import BatchInputBuilder
@@ -31,17 +30,21 @@ from imagefleet.worker.engine.runtime.device_batch import (
     device_errors,
 )
 from imagefleet.worker.engine.runtime.device_stream import DeviceStream
+from imagefleet.worker.engine.runtime.text_cache import TextCache, encode_texts
+from imagefleet.worker.engine.runtime.trial_images import (
+    DENOISING_PARTS,
+    colour_spec,
+    require_finite,
+)
 from imagefleet.worker.engine.sampling.arrays import InitLatents, Weights
 from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
-from imagefleet.worker.engine.sampling.latent_preview import colour_chart, fit_rgb_factors
+from imagefleet.worker.engine.sampling.latent_preview import fit_rgb_factors
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 from imagefleet.worker.engine.sampling.step_tables import StepTables
 from imagefleet.worker.engine.schedulers.registry import Schedule
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 log = logging.getLogger(__name__)
-
-_DENOISING_PARTS: Final = "the text encoders, the denoiser or the autoencoder's decoder"
 
 
 class DiffusionEngine:
@@ -58,6 +61,7 @@ class DiffusionEngine:
         placement: Placement,
         per_device_batch: int,
         executable_cache: ExecutableCache,
+        text_cache_bytes: int = 0,
     ) -> None:
         self.info = info
         self.capacity = placement.data * per_device_batch
@@ -80,6 +84,7 @@ class DiffusionEngine:
         self._per_device_batch = per_device_batch
         self._placement = placement
         self._executable_cache = executable_cache
+        self._texts = TextCache(text_cache_bytes)
         self._compiler = ProgramCompiler(
             programs, weights, self._empty_batch, placement, executable_cache
         )
@@ -159,7 +164,13 @@ class DiffusionEngine:
         )
         executables = {shape: compiler.compile(shape, factors) for shape in self.info.shapes}
         stream = DeviceStream(
-            executables, weights, copy, self._one_image, self._per_device_batch, factors
+            executables,
+            weights,
+            copy,
+            self._one_image,
+            self._per_device_batch,
+            factors,
+            self._texts,
         )
         start_log = self._executable_cache.start_log
         for shape in self.info.shapes:
@@ -176,10 +187,10 @@ class DiffusionEngine:
         shape: Shape,
     ) -> None:
         """Run each program once, so that no job waits for a first run, and fit the RGB factors."""
-        chart, guided = _colour_spec(shape, self.info.default_scheduler)
+        chart, guided = colour_spec(shape, self.info.default_scheduler)
         init_images = copy.split(self._one_image.init_images([guided], shape))
         latents = np.asarray(executables.encode(weights, init_images)[0])[0]
-        _require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
+        require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
         stream.rgb_factors = copy.replicate(fit_rgb_factors(chart, latents))
         for spec in (guided, self._unguided(guided)):
             stream.start(0, spec, shape)
@@ -190,7 +201,7 @@ class DiffusionEngine:
             try:
                 finished()
             except DeviceError:
-                _require_finite(False, _DENOISING_PARTS, shape)
+                require_finite(False, DENOISING_PARTS, shape)
 
     def start_batch(self, specs: Sequence[ImageSpec], shape: Shape) -> DeviceBatch:
         """Start a batch.
@@ -210,6 +221,14 @@ class DiffusionEngine:
         init_images = self._input_builder.init_images(specs, shape)
         executables, init_latents = self._executables[shape], self._empty_init_latents[shape]
         with device_errors():
+            inputs = encode_texts(
+                self._texts,
+                inputs,
+                shape,
+                executables.encode_text,
+                self._weights,
+                self._placement,
+            )
             if init_images is not None:
                 split_images = self._placement.split(init_images)
                 init_latents = InitLatents(*executables.encode(self._weights, split_images))
@@ -239,6 +258,11 @@ class DiffusionEngine:
         """Return the number of programs compiled since `warm` returned."""
         return int(self._compiled) - self._compiled_before_ready
 
+    @property
+    def text_cache(self) -> TextCacheUse:
+        """Return how much the kept texts are used."""
+        return self._texts.use
+
     def memory(self) -> list[DeviceMemory]:
         """Return the memory of each device; empty on CPU, whose runtime does not report it."""
         reports = [device.memory_stats() for device in self._placement.mesh.devices.flat]
@@ -253,39 +277,16 @@ class DiffusionEngine:
 
     def _run_each_program(self, shape: Shape) -> None:
         """Run each program once, so that no job waits for a first run, and fit the RGB factors."""
-        chart, guided = _colour_spec(shape, self.info.default_scheduler)
+        chart, guided = colour_spec(shape, self.info.default_scheduler)
         init_latents = self._executables[shape].encode(
             self._weights, self._placement.split(self._input_builder.init_images([guided], shape))
         )
         latents = np.asarray(init_latents.latents)[0]
-        _require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
+        require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
         factors = fit_rgb_factors(chart, latents)
         self._rgb_factors = self._placement.replicate(factors)
         for spec in (guided, self._unguided(guided)):
             running_batch = self.start_batch([spec], shape)
             running_batch.previews()()
-            _require_finite(not running_batch.not_finite(), _DENOISING_PARTS, shape)
+            require_finite(not running_batch.not_finite(), DENOISING_PARTS, shape)
             running_batch.images()
-
-
-def _colour_spec(shape: Shape, scheduler: str) -> tuple[ImageArray, ImageSpec]:
-    """Return the colour chart, and the spec of one guided step that starts from it."""
-    chart = colour_chart(shape)
-    init_image = InitImage(pixels=chart, strength=1.0, digest="")
-    spec = ImageSpec(
-        prompt="",
-        num_inference_steps=1,
-        guidance_scale=2.0,
-        scheduler=scheduler,
-        init_image=init_image,
-    )
-    return chart, spec
-
-
-def _require_finite(is_finite: bool, parts: str, shape: Shape) -> None:
-    """Refuse a checkpoint whose weights are finite but too large for the dtype."""
-    if not is_finite:
-        raise CheckpointError(
-            f"{parts} of this checkpoint make NaN or infinity of a test image of {shape}, although "
-            "every weight is finite; set IMAGEFLEET_DTYPE=float32, or take another checkpoint"
-        )

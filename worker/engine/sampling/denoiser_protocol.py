@@ -16,12 +16,31 @@ from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, We
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 
 
+class TextEncoding(Protocol):
+    """It runs a text encoder that takes so long that its results are kept for further images.
+
+    It is hashable and holds no weights.
+    """
+
+    @property
+    def width(self) -> int:
+        """Return the width of the states of a token."""
+
+    def __call__(self, weights: Weights, ids: jax.Array) -> jax.Array:
+        """Encode texts, int32 `[n, t]`, as `[n, t, width]` in the dtype of the programs."""
+
+
 class Denoiser(Protocol):
     """It has the text encoders and the denoising network of a model."""
 
     @property
     def image_input(self) -> ImageInput:
         """Return what the network gets beside the noisy latents."""
+
+    @property
+    def text_encoding(self) -> TextEncoding | None:
+        """Return what makes `text_states` of the inputs. None: they have none, and
+        `encode_prompts` runs the text encoders."""
 
     @property
     def limits_guidance(self) -> bool:

@@ -5,9 +5,11 @@ numpy. Programs are compiled for these arrays, and the slots of a batch are writ
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from jax.typing import DTypeLike
+from numpy.typing import NDArray
 
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.sampling.arrays import (
@@ -41,6 +43,10 @@ class EmptyBatch:
     prompts."""
     limits_guidance: bool = False
     """Whether jobs may have `cfg_normalization` and `cfg_truncation`."""
+    text_width: int = 0
+    """It is the width of `text_states`. 0 means that there are none."""
+    dtype: DTypeLike = np.float32
+    """It is that of `text_states`."""
 
     @classmethod
     def of(
@@ -53,6 +59,7 @@ class EmptyBatch:
         prompt_chunks: int = 0,
     ) -> Self:
         """Return the batch of these programs. `max_steps` is the most that a job may ask for."""
+        encoding = programs.denoiser.text_encoding
         return cls(
             slots=slots,
             calls=max_calls(max_steps),
@@ -63,6 +70,8 @@ class EmptyBatch:
             image_input=programs.denoiser.image_input,
             prompt_chunks=prompt_chunks,
             limits_guidance=programs.denoiser.limits_guidance,
+            text_width=0 if encoding is None else encoding.width,
+            dtype=programs.dtype,
         )
 
     def inputs(self) -> BatchInputs:
@@ -87,8 +96,19 @@ class EmptyBatch:
                 tuple(np.ones(size, np.float32) for size in sizes) if self.prompt_chunks else None
             ),
             used_chunks=np.ones(slots, np.int32) if self.prompt_chunks else None,
+            text_states=self._text_states(),
             guidance_limits=self._guidance_limits(),
         )
+
+    def _text_states(self) -> NDArray[Any] | None:
+        if not self.text_width:
+            return None
+        size = (self.slots, 2, self.token_lengths[0], self.text_width)
+        return np.zeros(size, np.dtype(self.dtype))
+
+    def texts(self, count: int) -> NDArray[np.int32]:
+        """Return the ids of texts of padding, as `TextEncoding` takes them."""
+        return np.zeros((count, self.token_lengths[0]), np.int32)
 
     def _guidance_limits(self) -> GuidanceLimits | None:
         if not self.limits_guidance:

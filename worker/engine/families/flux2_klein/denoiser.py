@@ -35,6 +35,7 @@ class Flux2KleinDenoiser:
     """A distilled model has 1: it reads no negative prompts."""
     image_input: ImageInput = ImageInput.NONE
     limits_guidance: bool = False
+    text_encoding: None = None
 
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int

@@ -37,6 +37,7 @@ class StableDiffusionDenoiser:
     has_aesthetic_scores: bool = False
     """Whether one of the numbers about an image is an aesthetic score (SDXL's refiner)."""
     limits_guidance: bool = False
+    text_encoding: None = None
 
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int

@@ -96,6 +96,10 @@ class StableDiffusion:
         return self.configs.rescales_guidance
 
     @property
+    def keeps_texts(self) -> bool:
+        return False
+
+    @property
     def weighs_prompts(self) -> bool:
         return True
 

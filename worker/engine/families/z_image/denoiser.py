@@ -18,9 +18,9 @@ from jax.typing import DTypeLike
 from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.families.z_image.configs import GUIDED_ROWS
 from imagefleet.worker.engine.families.z_image.guidance import add_guidance
+from imagefleet.worker.engine.families.z_image.text_states import TextStates
 from imagefleet.worker.engine.families.z_image.transformer import RefinedText, Transformer
 from imagefleet.worker.engine.networks.lora_layers import merge_network
-from imagefleet.worker.engine.networks.qwen3_text import Qwen3Text
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 
@@ -32,7 +32,7 @@ _NOISE_TIMESTEP: Final = 1000.0
 class ZImageDenoiser:
     """The structure of the text encoder and of the transformer; their weights are arguments."""
 
-    text_encoder: nnx.GraphDef[nnx.Module]
+    text_encoding: TextStates
     transformer: nnx.GraphDef[nnx.Module]
     dtype: DTypeLike
     image_input: ImageInput = ImageInput.NONE
@@ -42,14 +42,12 @@ class ZImageDenoiser:
         self, weights: Weights, inputs: BatchInputs, height: int, width: int
     ) -> RefinedText:
         """Return the refined texts, `[b, 2, …]`."""
-        encoder = cast(Qwen3Text, nnx.merge(self.text_encoder, weights.text[0]))
         ids = inputs.tokens[0]  # [b, 2, 1, t]
         slots, pair, _, length = ids.shape
-        ids = ids.reshape(-1, length)
-        (states,) = encoder(ids)
-        lengths = (ids >= 0).sum(axis=1, dtype=jnp.int32)
+        lengths = (ids.reshape(-1, length) >= 0).sum(axis=1, dtype=jnp.int32)
+        states = inputs.text_states.reshape(slots * pair, length, -1)
         transformer = self._merge(weights.denoiser, inputs.lora_scales)
-        text = transformer.refine_text(states.astype(self.dtype), lengths)
+        text = transformer.refine_text(states, lengths)
         return RefinedText(*(each.reshape(slots, pair, *each.shape[1:]) for each in text))
 
     def predict(

@@ -27,6 +27,7 @@ from imagefleet.worker.engine.families.z_image.configs import (
 from imagefleet.worker.engine.families.z_image.denoiser import ZImageDenoiser
 from imagefleet.worker.engine.families.z_image.flops import image_flops
 from imagefleet.worker.engine.families.z_image.lora_names import LORA_NAMES
+from imagefleet.worker.engine.families.z_image.text_states import TextStates
 from imagefleet.worker.engine.families.z_image.transformer import Transformer
 from imagefleet.worker.engine.families.z_image.workspace import workspace_bytes
 from imagefleet.worker.engine.networks.abstract_network import abstract_network
@@ -64,6 +65,7 @@ class ZImage:
     native_shape: Shape = _NATIVE_SHAPE
     max_clip_skip: int = 0
     rescales_guidance: bool = False
+    keeps_texts: bool = True
     weighs_prompts: bool = False
     image_use: ImageUse = _IMAGE_USE
     latent_format: LatentFormat | None = None
@@ -121,7 +123,9 @@ class ZImage:
         graphs: dict[str, Any] = {name: nnx.graphdef(each) for name, each in networks.items()}
         programs = DiffusionPrograms(
             denoiser=ZImageDenoiser(
-                text_encoder=graphs[TEXT_ENCODER],
+                text_encoding=TextStates(
+                    graphs[TEXT_ENCODER], configs.text_encoder.hidden_size, dtype
+                ),
                 transformer=graphs[TRANSFORMER],
                 dtype=dtype,
             ),
