@@ -164,7 +164,7 @@ SCHEDULE: Final[Fields] = {
     "unknown_field": [1],
 }
 CLASSES: Final[Fields] = {
-    "transformer": [["diffusers", "FluxTransformer2DModel"], [None, None], REMOVED],
+    "transformer": [["diffusers", "NoSuchTransformer"], [None, None], REMOVED],
     "vae": [["diffusers", "AutoencoderTiny"], [None, None]],
     "text_encoder": [
         ["transformers", "Qwen3ForCausalLM"],

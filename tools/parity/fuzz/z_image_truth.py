@@ -114,13 +114,13 @@ def _draw_weights(folder: Path) -> None:
 
 def _choose_scheduler(pipeline: DiffusionPipeline, name: str) -> None:
     """Replace the scheduler as a user of diffusers does."""
-    config = pipeline.scheduler.config
-    fields: dict[str, Any] = {}
-    if name in _SOLVERS and not config.get("use_flow_sigmas"):
+    own, fields = pipeline.scheduler, dict[str, Any]()
+    config, is_solver = own.config, isinstance(own, tuple(CLASSES[each] for each in _SOLVERS))
+    if name in _SOLVERS and not is_solver:
         fields = {"use_flow_sigmas": True, "prediction_type": "flow_prediction"}
-        fields["flow_shift"] = config.get("shift", 1.0)
-    elif name not in _SOLVERS and "flow_shift" in config:
-        fields["shift"] = config["flow_shift"]
+        fields["flow_shift"] = config.shift
+    elif name not in _SOLVERS and is_solver:
+        fields["shift"] = config.flow_shift
     pipeline.scheduler = CLASSES[name].from_config(config, **fields)
 
 
