@@ -31,7 +31,7 @@ def test_a_signal_drains_or_requeues(
     exit_code: int,
     states: Sequence[State],
 ) -> None:
-    s_per_step = "0.5" if states is _DRAINS else "60"
+    s_per_step = "2" if states is _DRAINS else "60"
     worker = start(IMAGEFLEET_MODEL=f"fake:seconds={s_per_step},capacity=1")
     worker.await_log("ready after")
     first = producer.submit("a", num_inference_steps=2)
