@@ -31,12 +31,14 @@ def test_a_signal_drains_or_requeues(
     exit_code: int,
     states: Sequence[State],
 ) -> None:
-    s_per_step = "2" if states is _DRAINS else "60"
+    drains = states is _DRAINS
+    s_per_step = "1" if drains else "60"
     worker = start(IMAGEFLEET_MODEL=f"fake:seconds={s_per_step},capacity=1")
     worker.await_log("ready after")
-    first = producer.submit("a", num_inference_steps=2)
-    until(lambda: first.status().state is State.RUNNING)
-    second = producer.submit("b", num_inference_steps=2)
+    first = producer.submit("a", num_inference_steps=4)
+    # A running job that is not on the devices yet is requeued, too.
+    until(lambda: first.status().step if drains else first.status().state is State.RUNNING)
+    second = producer.submit("b", num_inference_steps=4)
     _send(worker, signals)
     assert worker.wait() == exit_code, worker.output()
     assert [job.status().state for job in (first, second)] == list(states)
