@@ -72,7 +72,10 @@ class Settings(BaseSettings):
             sentinel.Address.parse(text)
             return url
         if not text.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("must begin with redis://, rediss://, unix:// or sentinel://")
+            raise ValueError(
+                "must begin with redis://, rediss://, unix:// or sentinel://; other brokers cannot "
+                "hold a fleet, because a claim is a script of Redis (docs/scale.md)"
+            )
         if not text.startswith("unix://"):
             parts = urlsplit(text)
             if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
