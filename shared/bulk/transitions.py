@@ -108,9 +108,11 @@ class ShardTransitions:
         """Return the keys and arguments of transition.lua."""
         list_key, message = change.message
         claims, tag = change.claim
+        of_run = run_keys(self._namespace, run)
         keys = [
-            *run_keys(self._namespace, run),
-            *(claims, list_key, self._leases, *self._outbox),
+            *of_run,
+            # A cluster takes no key of another slot, and the name '' has one: that of the run does.
+            *(claims or of_run.run, list_key or of_run.run, self._leases, *self._outbox),
         ]
         return keys, [
             *(shard, change.holder, f",{','.join(change.from_states)},"),
