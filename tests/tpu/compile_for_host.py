@@ -1,11 +1,11 @@
 """Compile for a TPU host that is not here: `compile_for_host.py WHAT HOST [ARGUMENT]`.
 
-WHAT is `layers`, `convolutions`, `transformer`, `memory`, `published-step` with the name of a
-model, `programs` or `stream-programs` with the number of devices a copy, `programs-with-loras`,
-which take long prompts too, `known-programs` with the name of a well-known checkpoint, or `wrong`
-with the name of a wrong choice. The output is one line of JSON: for each thing that was compiled,
-the compiler's error or null. libtpu must be installed. It stays loaded, so this script runs in a
-process of its own.
+WHAT is `layers`, `wide-heads`, `convolutions`, `transformer`, `memory`, `published-step` with the
+name of a model, `programs` or `stream-programs` with the number of devices a copy,
+`programs-with-loras`, which take long prompts too, `known-programs` with the name of a well-known
+checkpoint, or `wrong` with the name of a wrong choice. The output is one line of JSON: for each
+thing that was compiled, the compiler's error or null. libtpu must be installed. It stays loaded, so
+this script runs in a process of its own.
 """
 
 import json
@@ -41,6 +41,7 @@ from imagefleet.worker.engine.kernels.head_packing import KERNEL_NAME as PACKED_
 from imagefleet.worker.engine.kernels.head_packing import HeadPacking
 from imagefleet.worker.engine.kernels.large_convolution_spec import KERNEL_NAME
 from imagefleet.worker.engine.kernels.packed_attention import attend_packed, packing_of
+from imagefleet.worker.engine.kernels.wide_attention_kernel import KERNEL_NAME as WIDE_ATTENTION
 from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
 from imagefleet.worker.engine.networks.blocks import ResnetBlock, Upsample
 from imagefleet.worker.engine.options.lora_options import LoraOption
@@ -110,6 +111,29 @@ def _compile_layer(spec: AttentionSpec, packing: HeadPacking | None, placement: 
     with jax.set_mesh(placement.mesh):
         lowered = compute.lower(*operands)
     lowered.compile()
+
+
+def wide_heads(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield attention layers with a mask and heads of 128, by the number of tokens: of Z-Image at
+    1024x1024, and of a text and an image whose tokens fill no whole block."""
+    placement = placement_of(host)
+    for length in (4608, 4128 + 32):
+        yield str(length), partial(_compile_wide_heads, length, placement)
+
+
+def _compile_wide_heads(length: int, placement: Placement) -> None:
+    """Compile a layer for one sequence on each device.
+
+    Raises:
+        AssertionError: The program does not have the kernel.
+    """
+    shape = (placement.mesh.size, length, 2 * 128)
+    x = jax.ShapeDtypeStruct(shape, BFLOAT16, sharding=placement.by_slot)
+    mask = jax.ShapeDtypeStruct(shape[:2], jnp.bool_, sharding=placement.by_slot)
+    with jax.set_mesh(placement.mesh):
+        compute = jax.jit(lambda x, mask: attention(x, x, x, heads=2, mask=mask))
+        compiled = compute.lower(x, mask).compile()
+    assert WIDE_ATTENTION in (compiled.as_text() or ""), BY_XLA
 
 
 def convolutions(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -339,6 +363,7 @@ def main(what: str, *arguments: str) -> None:
     jax.config.update("jax_platforms", "cpu")  # with libtpu here, JAX would look for a TPU
     whats: dict[str, Any] = {
         "layers": layers,
+        "wide-heads": wide_heads,
         "convolutions": convolutions,
         "transformer": transformer,
         "memory": memory,

@@ -137,6 +137,23 @@ def test_packed_heads_take_no_less_than_the_matrix_unit(
         assert cycles >= products
 
 
+@pytest.mark.parametrize(("kind", "lanes", "most"), [("v5e", 128, 1.2), ("v6e", 256, 1.5)])
+def test_wide_heads_take_no_less_than_the_matrix_unit(kind: str, lanes: int, most: float) -> None:
+    """A unit of v6e takes the 128 channels of the scores, and those of the values, as 256."""
+    joint = "bf16[1,4608,3840]{2,1,0}"
+    text = (
+        f"%k = {joint} custom-call(%counts, %q, %k, %v, %mask), "
+        'custom_call_target="tpu_custom_call", operand_layout_constraints={s32[1,4]{1,0}, '
+        f"{joint}, {joint}, {joint}, s32[1,1,4608]{{2,1,0}}}}, "
+        'metadata={op_name="jit(step)/shard_map/wide_attention/pallas_call"}'
+    )
+    products = 2 * 2 * 30 * 4608**2 * lanes / GENERATIONS[kind].flops_per_cycle
+    [cycles] = kernel_cycles(text, GENERATIONS[kind])
+    assert cycles is not None
+    assert 1 <= cycles / products < most
+    assert [*kernel_cycles(text, GENERATIONS["v4"])] == [None]
+
+
 def test_a_kernel_takes_its_products_with_the_head_padded_and_its_softmax() -> None:
     v5e, scores = GENERATIONS["v5e"], 2 * 8 * 4096 * 1024
     products = scores * 2 * 2 * 128 / v5e.flops_per_cycle

@@ -79,10 +79,10 @@ def test_query_blocks_of_any_size_give_the_same_result(limit: int, causal: bool)
 def test_masked_keys_do_not_count(limit: int) -> None:
     q, k, v = _random_arrays((2, 6, 12), (2, 5, 12), (2, 5, 12))
     mask = np.array([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]], bool)
-    spec, by_head = _spec(6, 5, 3, 4), np.repeat(mask[:, None], 3, axis=0)
+    spec = _spec(6, 5, 3, 4)
     for result in (
         _by_query_blocks(
-            jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), spec, limit, jnp.asarray(by_head)
+            jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), spec, limit, jnp.asarray(mask)
         ),
         attention(*map(jnp.asarray, (q, k, v)), heads=3, mask=jnp.asarray(mask)),
     ):
@@ -93,7 +93,10 @@ def test_masked_keys_do_not_count(limit: int) -> None:
             )
 
 
-def test_no_kernel_gets_a_mask() -> None:
+def test_only_the_kernel_for_wide_heads_gets_a_mask() -> None:
+    wide = replace(SELF, head_dim=128, masked=True)
+    assert choose_backend("tpu", wide) is Backend.WIDE_HEADS
+    assert choose_backend("gpu", wide) is not Backend.CUDNN
     for platform, kernel in (("tpu", Backend.FLASH), ("gpu", Backend.CUDNN)):
         assert choose_backend(platform, SELF) is kernel
         masked = choose_backend(platform, replace(SELF, masked=True))
@@ -155,6 +158,10 @@ def test_the_tpu_kernel_is_split_over_devices_by_rows_or_by_heads(model: int) ->
         ("tpu", replace(SELF, queries=256, keys=256), Backend.FLASH),
         ("tpu", replace(SELF, queries=256, keys=256, head_dim=160), Backend.FOLDED),
         ("tpu", replace(SELF, queries=1024, keys=1024, head_dim=160), Backend.FLASH),
+        ("tpu", replace(SELF, queries=4608, keys=4608, head_dim=128), Backend.WIDE_HEADS),
+        ("tpu", replace(SELF, queries=130, keys=129, head_dim=128), Backend.WIDE_HEADS),
+        ("tpu", replace(SELF, queries=512, keys=77, head_dim=128), Backend.FOLDED),
+        ("tpu", replace(SELF, head_dim=128, causal=True), Backend.FLASH),
         # float32 at 1024x1024: 8.6 GB of scores.
         ("gpu", _spec(16384, 16384, 8, 40), Backend.QUERY_BLOCKS),
         ("gpu", _spec(16384, 16384, 1, 512), Backend.QUERY_BLOCKS),

@@ -16,6 +16,7 @@ import numpy as np
 
 from imagefleet.worker.engine.kernels.attention_backend import (
     MAX_SCORE_BYTES,
+    MULTIPLIES_FLOAT32_ONLY,
     TPU_LANES,
     AttentionSpec,
     Backend,
@@ -31,11 +32,6 @@ that are wider than 128 the kernel takes half as many queries, since the memory 
 more."""
 _TPU_BLOCK_KEYS: Final = 1024
 """The TPU kernel takes at most this many keys at once."""
-MULTIPLIES_FLOAT32_ONLY: Final = ("TPU v2", "TPU v3")
-"""The compiler for these devices refuses kernels that multiply bfloat16. It accepts float32, and
-rounds the operands of a product to bfloat16 as it does everywhere. For a layer of 4096 pixels with
-8 heads it estimates less than half of the time that plain matmuls of bfloat16 take."""
-
 _LEAST_SCORE: Final = float(np.finfo(np.float32).min)
 """A masked key has this score. It is finite, since free slots of a stream have masked keys only."""
 
@@ -79,7 +75,7 @@ def attention(
     compute = _COMPUTE[backend or choose_backend(target_device().platform, spec)]
     if mask is None:
         return compute(query, key, value, spec)
-    return compute(query, key, value, spec, mask=jnp.repeat(mask[:, None], heads, axis=0))
+    return compute(query, key, value, spec, mask=mask)
 
 
 def _split(x: jax.Array, heads: int) -> jax.Array:
@@ -134,6 +130,11 @@ def _attend(
     return (attended / weights.sum(axis=-1, keepdims=True)).astype(v.dtype)
 
 
+def _fold_mask(mask: jax.Array | None, heads: int) -> jax.Array | None:
+    """Repeat `[b, m]` for the heads: `[b * heads, 1, m]`."""
+    return None if mask is None else jnp.repeat(mask[:, None], heads, axis=0)
+
+
 def _folded(
     q: jax.Array,
     k: jax.Array,
@@ -142,7 +143,8 @@ def _folded(
     mask: jax.Array | None = None,
 ) -> jax.Array:
     folded = (_fold(x, spec.heads) for x in (q, k, v))
-    return _unfold(_attend(*folded, causal=spec.causal, mask=mask), spec.heads)
+    by_head = _fold_mask(mask, spec.heads)
+    return _unfold(_attend(*folded, causal=spec.causal, mask=by_head), spec.heads)
 
 
 def query_block_count(spec: AttentionSpec, limit: int) -> int:
@@ -167,10 +169,11 @@ def _by_query_blocks(
     count = query_block_count(spec, limit or MAX_SCORE_BYTES[target_device().platform])
     length = spec.queries // count
     q, k, v = (_fold(x, spec.heads) for x in (q, k, v))
+    by_head = _fold_mask(mask, spec.heads)
     blocks = q.reshape(q.shape[0], count, length, -1).swapaxes(0, 1)  # [count, b * heads, n, d]
 
     def attend(block: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return _attend(block[0], k, v, first=block[1], causal=spec.causal, mask=mask)
+        return _attend(block[0], k, v, first=block[1], causal=spec.causal, mask=by_head)
 
     out = jax.lax.map(attend, (blocks, length * jnp.arange(count)))
     return _unfold(out.swapaxes(0, 1).reshape(q.shape), spec.heads)
@@ -228,9 +231,23 @@ def _pad_head(x: jax.Array) -> jax.Array:
     return jnp.pad(x, [(0, 0)] * 3 + [(0, missing)]) if missing else x
 
 
+def _wide_heads(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    spec: AttentionSpec,
+    mask: jax.Array | None = None,
+) -> jax.Array:
+    from imagefleet.worker.engine.kernels.wide_attention_kernel import attend_wide_heads
+
+    counts = jnp.ones(k.shape[:2], jnp.bool_) if mask is None else mask
+    return compute_on_each_device(attend_wide_heads, q, k, v, counts, heads=spec.heads)
+
+
 _COMPUTE: Final[dict[Backend, Callable[..., jax.Array]]] = {
     Backend.FOLDED: _folded,
     Backend.QUERY_BLOCKS: _by_query_blocks,
     Backend.CUDNN: _cudnn,
     Backend.FLASH: _flash,
+    Backend.WIDE_HEADS: _wide_heads,
 }

@@ -23,6 +23,10 @@ all scores at once took 0.98 s and 1,374 MiB. On other platforms the limit only 
 TPU_LANES: Final = 128
 """A TPU's registers have this many columns. Blocks of the TPU kernel, and heads that are wider, are
 multiples of it."""
+MULTIPLIES_FLOAT32_ONLY: Final = ("TPU v2", "TPU v3")
+"""The compiler for these devices refuses kernels that multiply bfloat16. It accepts float32, and
+rounds the operands of a product to bfloat16 as it does everywhere. For a layer of 4096 pixels with
+8 heads it estimates less than half of the time that plain matmuls of bfloat16 take."""
 _MAX_KEYS_WITHOUT_KERNEL: Final = 256
 """With up to this many keys, plain matmuls take less time than the kernel and the padding of heads
 of 160: a layer of Stable Diffusion 1 with 256 pixels takes 1.15 million cycles in place of 1.29 on
@@ -44,6 +48,9 @@ class Backend(StrEnum):
     """It is `jax.nn.dot_product_attention` with cuDNN's fused kernel, which stores no scores."""
     FLASH = "flash"
     """It is Pallas' flash attention for TPU (Dao et al. 2022), which stores no scores."""
+    WIDE_HEADS = "wide_heads"
+    """It is flash attention for TPU by a kernel of ours, for heads of 128 channels. It takes a
+    mask."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +76,8 @@ def choose_backend(platform: str, spec: AttentionSpec) -> Backend:
     """Choose the backend for a platform (`cpu`, `gpu` or `tpu`)."""
     if platform == "gpu" and _fits_cudnn(spec) and not spec.masked:
         return Backend.CUDNN
+    if platform == "tpu" and _fits_wide_heads(spec):
+        return Backend.WIDE_HEADS
     if platform == "tpu" and _fits_tpu_kernel(spec) and not spec.masked:
         return Backend.FLASH
     return Backend.FOLDED if spec.score_bytes <= MAX_SCORE_BYTES[platform] else Backend.QUERY_BLOCKS
@@ -88,3 +97,11 @@ def _fits_tpu_kernel(spec: AttentionSpec) -> bool:
     whole_blocks = spec.queries % TPU_LANES == 0 and spec.keys % TPU_LANES == 0
     is_small = spec.head_dim > TPU_LANES and spec.keys <= _MAX_KEYS_WITHOUT_KERNEL
     return whole_blocks and not is_small and spec.dtype in (jnp.bfloat16, jnp.float32)
+
+
+def _fits_wide_heads(spec: AttentionSpec) -> bool:
+    """Return whether the kernel for heads of 128 channels computes the layer, at any length of a
+    block or more."""
+    is_long = spec.queries >= TPU_LANES and spec.keys >= TPU_LANES
+    is_wide = spec.head_dim == TPU_LANES and not spec.causal
+    return is_long and is_wide and spec.dtype in (jnp.bfloat16, jnp.float32)

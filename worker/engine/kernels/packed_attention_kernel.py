@@ -33,8 +33,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from imagefleet.worker.engine.kernels.attention import MULTIPLIES_FLOAT32_ONLY, largest_block
-from imagefleet.worker.engine.kernels.attention_backend import TPU_LANES
+from imagefleet.worker.engine.kernels.attention import largest_block
+from imagefleet.worker.engine.kernels.attention_backend import (
+    MULTIPLIES_FLOAT32_ONLY,
+    TPU_LANES,
+)
 from imagefleet.worker.engine.kernels.head_packing import KERNEL_NAME, HeadPacking
 from imagefleet.worker.engine.placement.mesh import target_device
 

@@ -106,20 +106,27 @@ def compute_on_each_device(
     Args:
         arguments: Arrays, or trees of them, split along their first axis.
         whole: Numbers of the arguments of which each device has all.
-        heads: Length of the third axis. It is split along `model` too, if the devices there
-            divide it.
+        heads: Number of heads in the third axis of the arrays that have one. It is split along
+            `model` too, if the devices there divide the number.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return compute(*arguments)
     splits_heads = heads is not None and heads % mesh.shape[MODEL] == 0
-    axes = (DATA, None, MODEL) if splits_heads else (DATA,)
-    split, replicated = PartitionSpec(*axes), PartitionSpec()  # type: ignore[no-untyped-call]
+    whole_array, by_slot = PartitionSpec(), PartitionSpec(DATA)  # type: ignore[no-untyped-call]
+    by_head = PartitionSpec(DATA, None, MODEL)  # type: ignore[no-untyped-call]
+
+    def spec_of(array: jax.Array) -> PartitionSpec:
+        return by_head if splits_heads and array.ndim > 2 else by_slot
+
     mapped: Callable[..., jax.Array] = jax.shard_map(
         compute,
         mesh=mesh,
-        in_specs=tuple(replicated if n in whole else split for n in range(len(arguments))),
-        out_specs=split,
+        in_specs=tuple(
+            whole_array if n in whole else jax.tree.map(spec_of, argument)
+            for n, argument in enumerate(arguments)
+        ),
+        out_specs=by_head if splits_heads else by_slot,
         check_vma=False,
     )
     return mapped(*arguments)
