@@ -223,6 +223,7 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
                 "test_images_of_a_whole_batch_are_those_of_diffusers",
                 "test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers",
                 "test_a_distilled_model_has_no_guidance_whatever_the_scale",
+                "test_merged_weights_are_those_that_the_lora_of_a_job_stand_for",
             ],
         ),
     ],

@@ -35,6 +35,7 @@ from tools.parity.flow.flux2_klein_case import (
     Variant,
     write_configs,
 )
+from tools.parity.flow.flux2_klein_loras import CASES, LAYERS, write_loras
 from tools.parity.known.write import init_image
 
 _SIZE = (CHANNELS, HEIGHT // PIXELS_PER_TOKEN, WIDTH // PIXELS_PER_TOKEN)
@@ -84,7 +85,32 @@ def flux2_klein_answers() -> Tensors:
         answers[f"image|{guidance}"] = _image(pipeline, guidance)
     for name, variant in VARIANTS.items():
         answers[name] = _image_of(variant)
+    answers |= _images_with_loras()
     return {key: tensor.clone().contiguous() for key, tensor in answers.items()}
+
+
+def _images_with_loras() -> Tensors:
+    """Return an image of the first prompt for each case of `flux2_klein_loras`."""
+    answers = {}
+    with tempfile.TemporaryDirectory() as folder:
+        write_loras(Path(folder))
+        for case, scales in CASES.items():
+            pipeline = load_pipeline()
+            for name in scales:
+                file = f"{name}.safetensors"
+                pipeline.load_lora_weights(folder, weight_name=file, adapter_name=name)
+            changed = [key for key in pipeline.transformer.state_dict() if "lora_A" in key]
+            if len(changed) != sum(_weights_of(name) for name in scales):
+                raise ValueError(f"{case}: diffusers read {changed}")
+            pipeline.set_adapters(list(scales), list(scales.values()))
+            first = noise()[:1]
+            answers[f"lora|{case}"] = _image(pipeline, GUIDANCES[-1], count=1, latents=first)
+    return answers
+
+
+def _weights_of(name: str) -> int:
+    """Return the number of weights that a LoRA file changes: a fused layer stands for three."""
+    return sum(3 if layer.endswith("qkv") else 1 for layer in LAYERS[name])
 
 
 def _transformer(pipeline: Flux2KleinPipeline) -> Tensors:

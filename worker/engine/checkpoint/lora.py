@@ -129,6 +129,9 @@ class _LoraFile:
         self._settings = PeftSettings(path, self._files.header)
         self._keys: dict[tuple[str, str], dict[str, str]] = {}
         """By network and weight, it has the key of each part."""
+        self._fused: dict[tuple[str, str], tuple[int, int]] = {}
+        """It has the number of a weight among those that are one layer of the file, and their
+        number."""
         if kind := unsupported_kind(self._files.shapes):
             raise CheckpointError(
                 f"{path} is {kind}, which this engine does not merge; merge it into the model with "
@@ -137,21 +140,20 @@ class _LoraFile:
         self._match()
 
     def _match(self) -> None:
-        layers = {
-            name: (network, key)
-            for network, weights in self._shapes.items()
-            for name, key in self._names.by_name(network, list(weights)).items()
-        }
+        layers = self._layers()
         unknown = []
         for key in sorted(self._files.shapes):
             parsed = parse_key(key)
-            place = layers.get(parsed.layer) if parsed else None
-            if parsed is None or place is None:
+            places = layers.get(parsed.layer) if parsed else None
+            if parsed is None or places is None:
                 unknown.append(key)
-            elif parsed.part in self._keys.setdefault(place, {}):
+                continue
+            if any(parsed.part in self._keys.get(place, {}) for place in places):
                 unknown.append(f"{key} (a second time)")
-            else:
-                self._keys[place][parsed.part] = key
+                continue
+            for number, place in enumerate(places):
+                self._keys.setdefault(place, {})[parsed.part] = key
+                self._fused[place] = number, len(places)
         if unknown:
             first = ", ".join(printable(each, _MAX_KEY) for each in unknown[:_LISTED])
             fit = "1 key fits" if len(unknown) == 1 else f"{len(unknown)} keys fit"
@@ -163,6 +165,17 @@ class _LoraFile:
             raise CheckpointError(f"{self._path} holds no LoRA")
         if mixture := self._names.mixture(self._files.shapes):
             raise CheckpointError(f"{self._path} {mixture}; convert the file to one format")
+
+    def _layers(self) -> dict[str, list[tuple[str, str]]]:
+        """Return network and key of each weight that a layer of a file changes, by its name."""
+        layers = {}
+        for network, weights in self._shapes.items():
+            keys = list(weights)
+            for name, key in self._names.by_name(network, keys).items():
+                layers[name] = [(network, key)]
+            for name, fused in self._names.fused(network, keys).items():
+                layers[name] = [(network, key) for key in fused]
+        return layers
 
     def factors(self, scale: float) -> dict[tuple[str, str], LoraFactors]:
         """Return the factors by network and weight.
@@ -181,6 +194,9 @@ class _LoraFile:
             raise CheckpointError(f"{self._path}: {network} {key} has one of its two factors only")
         down, up = self._read(parts["down"]), self._read(parts["up"])
         rank = down.shape[0] if down.ndim else 0
+        number, count = self._fused[place]
+        if up.ndim and len(up) == count * shape[0]:
+            up = up[number * shape[0] :][: shape[0]]
         fits = (
             up.shape[:2] == (shape[0], rank)
             and up.size == shape[0] * rank

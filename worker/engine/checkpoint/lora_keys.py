@@ -5,7 +5,7 @@ defines the names of its layers.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,6 +19,11 @@ class LoraNames(Protocol):
 
     def by_name(self, network: str, keys: Sequence[str]) -> dict[str, str]:
         """Return the key of a network's weight by each name that a file may have for its layer."""
+
+    def fused(self, network: str, keys: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Return the keys of the weights that a file may have as one layer, by its name. The
+        outputs of the layer are those of the weights, one after another and equally many of
+        each."""
 
     def spellings(self, network: str, layer: str) -> Sequence[str]:
         """Return the names within a network that the patterns of PEFT may mean by a layer."""

@@ -38,6 +38,10 @@ class StableDiffusionLoraNames:
                     names[f"lora_unet_{layer.replace('.', '_')}"] = key
         return names
 
+    def fused(self, network: str, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return nothing: no layer of a file stands for several weights."""
+        return {}
+
     def spellings(self, network: str, layer: str) -> list[str]:
         """Return the names of a layer within its network. transformers once had a prefix, and files
         still have it."""

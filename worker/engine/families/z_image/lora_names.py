@@ -35,6 +35,10 @@ class ZImageLoraNames:
                 names[_KOHYA_PREFIX + each.replace(".", "_")] = key
         return names
 
+    def fused(self, network: str, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return nothing: no layer of a file stands for several weights."""
+        return {}
+
     def spellings(self, network: str, layer: str) -> list[str]:
         """Return the name of a layer within its network."""
         return [layer]
