@@ -513,6 +513,9 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
             ],
         ),
     ],
+    "integration/test_flux2_klein_worker.py": [
+        Long("test_flux2_klein_engine.py runs it", [EVERY]),
+    ],
     "integration/test_z_image_worker.py": [Long("test_z_image_engine.py runs it", [EVERY])],
     "integration/test_worker_cli.py": [
         Long(

@@ -1,0 +1,71 @@
+"""A worker serves a tiny, distilled FLUX.2 klein from Redis: jobs, a dataset, and refusals."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from imagefleet import Client, InvalidRequest, Job
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.shared.storage import ObjectStore, open_store
+from tests.support.processes import Worker
+from tests.unit.engine.flow_parity import write_drawn_weights
+from tools.parity.flow.flux2_klein_case import HEIGHT, WIDTH, Variant, write_configs
+from tools.parity.known.write import init_image
+
+NAME: Final = "tiny-klein"
+JOBS: Final[list[tuple[str, int, dict[str, Any]]]] = [
+    ("a red circle", 1, {}),
+    ("a red circle", 1, {"guidance_scale": 9.0, "negative_prompt": "blue"}),
+    ("a blue star", 1, {}),
+    ("a red circle", 2, {"num_inference_steps": 7, "scheduler": "heun"}),
+]
+"""Each has a prompt, a seed and further parameters."""
+
+
+def _pixels(store: ObjectStore, job: Job) -> NDArray[np.int_]:
+    data = store.get(job.result(timeout=900).images[0].key)
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
+
+
+def test_a_worker_makes_jobs_and_a_dataset_with_the_defaults_of_a_distilled_model(
+    tmp_path: Path,
+) -> None:
+    write_configs(tmp_path / NAME, Variant(index={"is_distilled": True}))
+    write_drawn_weights(tmp_path / NAME)
+    with LocalRedisServer(tmp_path / "redis") as server, Client(server.url) as client:
+        environment = {
+            "IMAGEFLEET_REDIS_URL": server.url,
+            "IMAGEFLEET_STORAGE_URL": f"file://{tmp_path}/store",
+            "IMAGEFLEET_CACHE_DIR": str(tmp_path / "cache"),
+            "IMAGEFLEET_MODEL": str(tmp_path / NAME),
+            "IMAGEFLEET_SHAPES": f"{HEIGHT}x{WIDTH}",
+            "IMAGEFLEET_DEVICES": "1",
+            "IMAGEFLEET_PER_DEVICE_BATCH": "2",
+            "IMAGEFLEET_BATCHING": "continuous",
+        }
+        worker = Worker(tmp_path, environment)
+        worker.await_log("ready after", timeout_s=900)
+        store = open_store(environment["IMAGEFLEET_STORAGE_URL"])
+        jobs = [
+            client.submit(prompt, seed=seed, preview=True, **given) for prompt, seed, given in JOBS
+        ]
+        first, guided, *others = (_pixels(store, job) for job in jobs)
+        assert np.abs(first - guided).max() <= 1  # beside others an image runs another program
+        for other in others:
+            assert np.abs(first - other).max() > 1
+        document = json.loads(store.get(f"jobs/{jobs[0].id}/0.json"))
+        assert (document["num_inference_steps"], document["guidance_scale"]) == (4, 1.0)
+        with pytest.raises(InvalidRequest, match=f"^image=.*{NAME}"):
+            client.submit("a", image=Image.fromarray(init_image(WIDTH)[:HEIGHT]))
+        run = client.bulk(["a red circle", "a blue star", "a ring"], tmp_path / "data", seed=1)
+        assert run.wait(900).images == 3
+        report = run.verify(sample=2)
+        assert (report.clean, report.regenerated) == (True, 2)
+        assert worker.terminate() == 0
+        assert "Traceback" not in worker.output()
