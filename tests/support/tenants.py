@@ -54,7 +54,7 @@ def two_tenants(redis_server: LocalRedisServer, folder: Path) -> Iterator[TwoTen
         "IMAGEFLEET_STORAGE_URL": f"file://{folder}/store",
         "IMAGEFLEET_HTTP_REQUIRE_KEYS": "true",
         "IMAGEFLEET_HTTP_HEAD_TIMEOUT_S": "2",
-        "IMAGEFLEET_HTTP_BODY_TIMEOUT_S": "2",
+        "IMAGEFLEET_HTTP_BODY_TIMEOUT_S": "10",
         "IMAGEFLEET_HTTP_MAX_BODY_BYTES": "30000000",
     }
     started: list[Worker] = []
