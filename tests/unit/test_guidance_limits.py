@@ -128,3 +128,10 @@ def test_guidance_ends_where_the_way_to_the_image_exceeds_the_truncation(
     assert table.guided_calls(truncation) == calls
     rows[:, TIMESTEP] = [900, 900, 750, 500]
     assert CoefficientTable(rows, table.start).guided_calls(0.05) == 0
+
+
+def test_without_a_truncation_all_calls_have_guidance() -> None:
+    """EDM (Karras et al. 2022) has log(sigma) / 4 in place of the timestep."""
+    rows = np.zeros((5, COLUMNS), np.float32)
+    rows[:, TIMESTEP] = np.log([80, 5, 1.2, 0.7, 0.002]) / 4
+    assert CoefficientTable(rows, NoiseLevel(alpha=0.0, sigma=1.0)).guided_calls(1.0) == 5

@@ -96,8 +96,11 @@ class CoefficientTable:
         """Return how many of the first calls have guidance with this `cfg_truncation`.
 
         As in diffusers, the way from noise to the image is 0 at the timestep 1000 and 1 at 0. It is
-        computed in float32 before it is compared.
+        computed in float32 before it is compared. A truncation of 1 ends no guidance: the column of
+        timesteps may hold other numbers, such as log(sigma) / 4 of EDM (Karras et al. 2022).
         """
+        if truncation >= 1:
+            return len(self.rows)
         noise = np.float32(1000)
         way = ((noise - self.rows[:, TIMESTEP]) / noise).astype(np.float64)
         return int(np.argmax([*(way > truncation), True]))
