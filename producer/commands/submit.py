@@ -63,7 +63,7 @@ def submit(  # noqa: PLR0913 - every argument is an option
         encoding=encoding,
         any_line_end=True,
         notes=Notes(
-            unguided_scale_of(client.offers(), given.get("model")) if input_format else 1.0
+            unguided_scale_of(client.offers(), given.get("model")) if "-" in prompts else 1.0
         ),
     )
     entries = list(_read_entries(prompts, given, options, ignore_columns))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -15,11 +16,14 @@ import pytest
 from imagefleet import Client
 from imagefleet.producer.commands.cli import main
 from imagefleet.shared.jobs.model import JobError
+from imagefleet.shared.jobs.offers import OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import leases_key
 from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.worker.engine.fake.fake_engine import FakeEngine
+from imagefleet.worker.jobs.attempt import offer_of
 from tests.support import forked
 from tests.support.processes import ROOT
 from tests.support.records import start_attempt
@@ -195,6 +199,17 @@ def test_a_byte_order_mark_is_not_part_of_a_prompt_of_standard_input(run: Run) -
         json.loads(run("status", each, "--json").stdout)["request"]["prompt"] for each in ids
     ]
     assert prompts == ["a red star", "a blue star"]
+
+
+def test_the_cfg_scale_of_an_infotext_is_converted_for_a_model_without_guidance_at_0(
+    run: Run, redis_server: LocalRedisServer, namespace: str
+) -> None:
+    offer = offer_of(replace(FakeEngine().info, unguided_scale=0.0))
+    OfferRegistry(connect(redis_server.url), namespace).announce(offer)
+    infotext = "a red star\nSteps: 4, CFG scale: 6.5, Seed: 7, Size: 64x64\n"
+    [made] = run("submit", "-", "--model", offer.model, stdin=infotext).stdout.split()
+    request = json.loads(run("status", made, "--json").stdout)["request"]
+    assert (request["prompt"], request["guidance_scale"]) == ("a red star", 5.5)
 
 
 def test_rows_of_standard_input_become_jobs_with_their_parameters(run: Run) -> None:
