@@ -195,10 +195,12 @@ class _LoraFile:
         down, up = self._read(parts["down"]), self._read(parts["up"])
         rank = down.shape[0] if down.ndim else 0
         number, count = self._fused[place]
-        if up.ndim and len(up) == count * shape[0]:
+        is_whole = up.ndim > 0 and len(up) == count * shape[0]
+        if is_whole:
             up = up[number * shape[0] :][: shape[0]]
         fits = (
-            up.shape[:2] == (shape[0], rank)
+            is_whole
+            and up.shape[:2] == (shape[0], rank)
             and up.size == shape[0] * rank
             and down.shape[1:2] == shape[1:2]
             and down.size == rank * np.prod(shape[1:])
