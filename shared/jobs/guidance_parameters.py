@@ -11,7 +11,8 @@ from imagefleet.shared.jobs.parameter_types import Fraction, Guidance
 GuidanceScale = Annotated[
     Guidance | None,
     Parameter(
-        "0 to 50, by default the model's; there is no guidance up to 1 (Z-Image: 0).",
+        "0 to 50, by default the model's; there is no guidance up to 1 (Z-Image: 0; "
+        "a distilled FLUX.2 klein never has any).",
         rows_since=1,
         metadata="always",
     ),

@@ -65,7 +65,7 @@ class DeviceStream:
             inputs: Builds the inputs of one image.
             slots: Images that the devices denoise together.
             rgb_factors: The linear map from latents to RGB for `previews`, `[c + 1, 3]`.
-            texts: Keeps encoded texts. All streams share it.
+            texts: Keeps encoded texts. Streams may share it.
         """
         self.rgb_factors = rgb_factors
         self._executables = executables
@@ -73,7 +73,7 @@ class DeviceStream:
         self._denoiser = flat(weights.denoiser)
         self._placement = placement
         self._inputs = inputs
-        self._texts = texts
+        self.texts = texts
         self._slots = slots
         self._numbers = [placement.replicate(np.int32(number)) for number in range(slots)]
         self._no_init_latents = {
@@ -98,7 +98,7 @@ class DeviceStream:
         executables, init_latents = self._executables[shape], self._no_init_latents[shape]
         with device_errors():
             inputs = encode_texts(
-                self._texts,
+                self.texts,
                 inputs,
                 shape,
                 executables.encode_text,

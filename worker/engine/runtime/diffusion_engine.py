@@ -170,12 +170,13 @@ class DiffusionEngine:
             self._one_image,
             self._per_device_batch,
             factors,
-            self._texts,
+            TextCache(0),  # so that its text encoder runs too
         )
         start_log = self._executable_cache.start_log
         for shape in self.info.shapes:
             with start_log.stage(f"running each program of {shape} once for a stream"):
                 self._run_stream_programs(stream, executables[shape], weights, copy, shape)
+        stream.texts = self._texts
         return stream
 
     def _run_stream_programs(
