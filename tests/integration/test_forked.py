@@ -38,7 +38,8 @@ def test_a_new_worker_process_makes_images_as_a_fork_does(
     start: StartWorker, producer: Client
 ) -> None:
     """Most workers of tests are forks. A variable that is not ours makes this one a new process."""
-    for more, is_fork in (({"OMP_NUM_THREADS": "1"}, False), ({}, True)):
+    of_jax = {"TF_CPP_MIN_LOG_LEVEL": "1", "TPU_SKIP_MDS_QUERY": "1"}
+    for more, is_fork in (({"OMP_NUM_THREADS": "1"}, False), (of_jax, True)):
         worker = start(**more)
         assert producer.submit("a red star").result(timeout=900).images
         assert (b"prepared_process" in _command_line(worker)) is is_fork

@@ -30,8 +30,9 @@ _PREPARED_FOR: Final = {
 """By module that a fork may run: the command whose imports it needs."""
 _ENVIRONMENT: Final = dict(os.environ)
 """The variables of a prepared process."""
-_OWN: Final = ("AWS_", "IMAGEFLEET_", "PYTEST_")
-"""Only variables with these beginnings may differ in a fork: nothing reads them at an import."""
+_OWN: Final = ("AWS_", "IMAGEFLEET_", "PYTEST_", "TF_CPP_MIN_LOG_LEVEL", "TPU_SKIP_MDS_QUERY")
+"""Only variables with these beginnings may differ in a fork: nothing reads them at an import. JAX
+sets the last two in the process of a test that imports it, and prepared processes have no JAX."""
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
