@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 
 import jax
@@ -21,8 +21,9 @@ from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
 from tools.tpu.models import SHAPES
 from tools.tpu.rows import Account, Row, account, fails, libtpu_version, memory_need_of
 
-PROGRAMS = tuple(ShapeExecutables.__dataclass_fields__)
-STREAM_PROGRAMS = tuple(StreamExecutables.__dataclass_fields__)
+PROGRAMS = tuple(each.name for each in fields(ShapeExecutables) if each.default is MISSING)
+"""All models have them. Those with a default are of some families only."""
+STREAM_PROGRAMS = tuple(each.name for each in fields(StreamExecutables) if each.default is MISSING)
 STEPS = (20, 50)
 DEFAULT_ROWS = (
     *(Row(model="sd14", host="v5e-8", program=program) for program in PROGRAMS),
