@@ -75,9 +75,9 @@ class FlowOracle:
 
     def with_states(self, inputs: BatchInputs) -> BatchInputs:
         """Return inputs with the hidden states of their texts, if `begin` takes them."""
-        ids = inputs.tokens[0][:, :, 0]  # [b, 2, t]
         if (encoding := self.programs.denoiser.text_encoding) is None:
             return inputs
+        ids = inputs.tokens[0][:, -encoding.texts :, 0]  # [b, 2, t]
         states = ENCODE_TEXT(encoding, self.weights, ids.reshape(-1, ids.shape[-1]))
         return inputs._replace(text_states=states.reshape(*ids.shape, -1))
 

@@ -23,7 +23,6 @@ from imagefleet.worker.engine.families.flux2_klein.shift import EmpiricalShift
 from imagefleet.worker.engine.families.flux2_klein.transformer import Transformer, rotation_of
 from imagefleet.worker.engine.families.flux2_klein.vae import Flux2Vae, pack, unpack
 from imagefleet.worker.engine.loading.build_engine import load_networks
-from imagefleet.worker.engine.networks.qwen3_text import Qwen3Text
 from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.schedulers.registry import step_table
@@ -94,8 +93,7 @@ def test_the_transformer_reads_the_same_states_and_computes_the_same_velocity(
 
     @jax.jit
     def run(text: Any, latents: Any) -> tuple[jax.Array, jax.Array]:
-        encoder = cast(Qwen3Text, nnx.merge(_denoiser(oracle).text_encoder, oracle.weights.text[0]))
-        states = jnp.concatenate(encoder(text), axis=-1)
+        states = _denoiser(oracle).text_encoding(oracle.weights, text)
         network = _transformer(oracle)
         return states, network(latents, jnp.array(TIMESTEPS), network.embed_text(states))
 

@@ -54,7 +54,8 @@ class TextCache:
         """
         if inputs.text_states is None:
             return inputs
-        texts, digest = inputs.tokens[0][:, :, 0], partial(_digest, program)  # [b, 2, t]
+        read = inputs.text_states.shape[1]
+        texts, digest = inputs.tokens[0][:, -read:, 0], partial(_digest, program)  # [b, 2, t]
         slots = [slot for slot, calls in enumerate(inputs.calls) if calls]
         wanted = {digest(text): text for slot in slots for text in texts[slot]}
         states = self._kept_of(wanted)

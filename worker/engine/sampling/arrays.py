@@ -72,8 +72,8 @@ class BatchInputs(NamedTuple):
     """int32 `[b]`: the denoiser reads this many chunks, the first ones. None means that prompts
     have no weights."""
     text_states: Any = None
-    """They are the hidden states of the texts, `[b, 2, n, width]`, if they are made before `begin`.
-    Those of padding are 0."""
+    """They are the hidden states of the texts, `[b, 2, n, width]`, if they are made before `begin`;
+    `[b, 1, n, width]` if only prompts are read. Those of padding are 0."""
     guidance_limits: Any = None
     """It is `GuidanceLimits`. None means that the model takes none."""
 

@@ -26,6 +26,11 @@ class TextEncoding(Protocol):
     def width(self) -> int:
         """Return the width of the states of a token."""
 
+    @property
+    def texts(self) -> int:
+        """Return how many texts of a slot are encoded: the negative prompt and the prompt, 2, or
+        the prompt alone, 1."""
+
     def __call__(self, weights: Weights, ids: jax.Array) -> jax.Array:
         """Encode texts, int32 `[n, t]`, as `[n, t, width]` in the dtype of the programs."""
 

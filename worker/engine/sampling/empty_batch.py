@@ -45,6 +45,8 @@ class EmptyBatch:
     """Whether jobs may have `cfg_normalization` and `cfg_truncation`."""
     text_width: int = 0
     """It is the width of `text_states`. 0 means that there are none."""
+    texts_of_slot: int = 2
+    """`text_states` has those of this many texts of a slot."""
     dtype: DTypeLike = np.float32
     """It is that of `text_states`."""
 
@@ -71,6 +73,7 @@ class EmptyBatch:
             prompt_chunks=prompt_chunks,
             limits_guidance=programs.denoiser.limits_guidance,
             text_width=0 if encoding is None else encoding.width,
+            texts_of_slot=2 if encoding is None else encoding.texts,
             dtype=programs.dtype,
         )
 
@@ -103,7 +106,7 @@ class EmptyBatch:
     def _text_states(self) -> NDArray[Any] | None:
         if not self.text_width:
             return None
-        size = (self.slots, 2, self.token_lengths[0], self.text_width)
+        size = (self.slots, self.texts_of_slot, self.token_lengths[0], self.text_width)
         return np.zeros(size, np.dtype(self.dtype))
 
     def texts(self, count: int) -> NDArray[np.int32]:

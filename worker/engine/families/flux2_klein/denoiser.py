@@ -16,9 +16,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.families.flux2_klein.text_states import TextStates
 from imagefleet.worker.engine.families.flux2_klein.transformer import Transformer
 from imagefleet.worker.engine.networks.lora_layers import merge_network
-from imagefleet.worker.engine.networks.qwen3_text import Qwen3Text
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
 from imagefleet.worker.engine.sampling.guidance import apply_guidance
 from imagefleet.worker.engine.sampling.image_input import ImageInput
@@ -28,26 +28,22 @@ from imagefleet.worker.engine.sampling.image_input import ImageInput
 class Flux2KleinDenoiser:
     """The structure of the text encoder and of the transformer; their weights are arguments."""
 
-    text_encoder: nnx.GraphDef[nnx.Module]
+    text_encoding: TextStates
     transformer: nnx.GraphDef[nnx.Module]
     dtype: DTypeLike
     guided_rows: int
     """A distilled model has 1: it reads no negative prompts."""
     image_input: ImageInput = ImageInput.NONE
     limits_guidance: bool = False
-    text_encoding: None = None
 
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int
     ) -> jax.Array:
         """Return the texts as tokens, `[b, 2, t, d]`; `[b, 1, t, d]` of a distilled model."""
-        encoder = cast(Qwen3Text, nnx.merge(self.text_encoder, weights.text[0]))
-        ids = inputs.tokens[0][:, -self.guided_rows :]  # [b, r, 1, t]
-        slots, rows, _, length = ids.shape
-        states = encoder(ids.reshape(-1, length))
-        joined = jnp.concatenate(states, axis=-1).astype(self.dtype)
+        slots, rows, length, width = inputs.text_states.shape
         transformer = self._merge(weights.denoiser, inputs.lora_scales)
-        return transformer.embed_text(joined).reshape(slots, rows, length, -1)
+        text = transformer.embed_text(inputs.text_states.reshape(-1, length, width))
+        return text.reshape(slots, rows, length, -1)
 
     def predict(
         self,

@@ -28,6 +28,7 @@ from imagefleet.worker.engine.families.flux2_klein.denoiser import Flux2KleinDen
 from imagefleet.worker.engine.families.flux2_klein.flops import image_flops
 from imagefleet.worker.engine.families.flux2_klein.lora_names import LORA_NAMES
 from imagefleet.worker.engine.families.flux2_klein.shift import EmpiricalShift
+from imagefleet.worker.engine.families.flux2_klein.text_states import TextStates
 from imagefleet.worker.engine.families.flux2_klein.transformer import Transformer
 from imagefleet.worker.engine.families.flux2_klein.vae import Flux2Vae
 from imagefleet.worker.engine.families.flux2_klein.workspace import workspace_bytes
@@ -60,7 +61,7 @@ class Flux2Klein:
     native_shape: Shape = _NATIVE_SHAPE
     max_clip_skip: int = 0
     rescales_guidance: bool = False
-    keeps_texts: bool = False
+    keeps_texts: bool = True
     weighs_prompts: bool = False
     image_use: ImageUse = _IMAGE_USE
     latent_format: LatentFormat | None = None
@@ -128,7 +129,12 @@ class Flux2Klein:
         graphs: dict[str, Any] = {name: nnx.graphdef(each) for name, each in networks.items()}
         programs = DiffusionPrograms(
             denoiser=Flux2KleinDenoiser(
-                text_encoder=graphs[TEXT_ENCODER],
+                text_encoding=TextStates(
+                    encoder=graphs[TEXT_ENCODER],
+                    width=configs.transformer.joint_attention_dim,
+                    dtype=dtype,
+                    texts=configs.guided_rows,
+                ),
                 transformer=graphs[TRANSFORMER],
                 dtype=dtype,
                 guided_rows=configs.guided_rows,

@@ -15,7 +15,7 @@ def workspace_bytes(configs: Configs, shape: Shape, workload: Workload) -> int:
     """Estimate the bytes that a device needs for a batch of this shape, besides the weights.
 
     A device decodes one image at a time. A stream does so beside the next steps, so it needs both.
-    The texts of a batch are encoded all at once.
+    Texts are encoded one at a time, and a batch has the states of all.
     """
     decoder = decoder_bytes(configs.vae.decoder, shape.height, shape.width, workload)
     rows, transformer = workload.per_device_batch * configs.guided_rows, configs.transformer
@@ -28,6 +28,7 @@ def workspace_bytes(configs: Configs, shape: Shape, workload: Workload) -> int:
         masked=False,
     )
     tokens = configs.image_tokens(shape) + TEXT_LENGTH
-    step = rows * sequence_bytes(sizes, tokens, workload)
-    texts = rows * sequence_bytes(BlockSizes.of_text(configs.text_encoder), TEXT_LENGTH, workload)
+    states = TEXT_LENGTH * transformer.joint_attention_dim * workload.dtype.itemsize
+    step = rows * (states + sequence_bytes(sizes, tokens, workload))
+    texts = sequence_bytes(BlockSizes.of_text(configs.text_encoder), TEXT_LENGTH, workload)
     return decoder + max(step, texts) if workload.streams else max(decoder, step, texts)

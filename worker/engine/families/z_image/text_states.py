@@ -18,6 +18,7 @@ class TextStates:
     encoder: nnx.GraphDef[nnx.Module]
     width: int
     dtype: DTypeLike
+    texts: int = 2
 
     def __call__(self, weights: Weights, ids: jax.Array) -> jax.Array:
         """Return the hidden states that the transformer reads, `[n, t, width]`."""
