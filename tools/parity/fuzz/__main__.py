@@ -1,8 +1,8 @@
 """Draw checkpoints, ask diffusers and then our engine, and count how they compare.
 
-`make parity-fuzz FUZZ="--count 2000 --seed 1"`, `FUZZ=--z-image` for Z-Image, or `--cases 17,z205`
-to repeat single ones. It ends with one line of JSON, and with exit code 1 if anything was silently
-different or crashed.
+`make parity-fuzz FUZZ="--count 2000 --seed 1"`, `FUZZ=--z-image` for Z-Image and `FUZZ=--klein` for
+FLUX.2 klein, or `--cases 17,z205,k9` to repeat single ones. It ends with one line of JSON, and with
+exit code 1 if anything was silently different or crashed.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from tools.parity.fuzz.draft import FIXTURES
-from tools.parity.fuzz.draw import Z_IMAGE, draw
+from tools.parity.fuzz.draw import FLUX2_KLEIN, Z_IMAGE, draw
 from tools.parity.fuzz.ledger import FAILURES, Entry, Ledger, Outcome
 from tools.parity.fuzz.named_cases import NAMED_CASES
 from tools.parity.fuzz.sides import TRUTH, run
@@ -53,7 +53,7 @@ def cases_of(options: argparse.Namespace) -> list[str]:
         return stored_cases()
     if options.cases:
         return str(options.cases).split(",")
-    family = Z_IMAGE if options.z_image else ""
+    family = Z_IMAGE if options.z_image else FLUX2_KLEIN if options.klein else ""
     return [f"{family}{seed}" for seed in range(options.seed, options.seed + options.count)]
 
 
@@ -90,6 +90,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="the first of `count` seeds")
     parser.add_argument("--z-image", action="store_true", help="draw checkpoints of Z-Image")
+    parser.add_argument("--klein", action="store_true", help="draw checkpoints of FLUX.2 klein")
     parser.add_argument("--cases", help="seeds or names, separated by commas")
     parser.add_argument("--store", action="store_true", help="write the truths of `make test`")
     parser.add_argument("--verbose", action="store_true", help="print every case")

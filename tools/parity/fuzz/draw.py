@@ -18,11 +18,12 @@ from tools.parity.fuzz import (
     draw_tokenizer,
 )
 from tools.parity.fuzz.draft import BASES, Draft
+from tools.parity.fuzz.draw_flux2_klein import draw_flux2_klein
 from tools.parity.fuzz.draw_z_image import draw_z_image
 from tools.parity.fuzz.named_cases import NAMED_CASES
 
-Z_IMAGE = "z"
-"""Before its seed, this names a case of Z-Image."""
+Z_IMAGE, FLUX2_KLEIN = "z", "k"
+"""Before its seed, one of these names a case of Z-Image or of FLUX.2 klein."""
 
 CHANGES = (
     (draw_schedulers.change_scheduler, 30),
@@ -52,7 +53,8 @@ def draw(folder: Path, case: str) -> Draft:
 
     Args:
         folder: It must not exist.
-        case: A name in `NAMED_CASES`, or a number, which is a seed. One of Z-Image is `z17`.
+        case: A name in `NAMED_CASES`, or a number, which is a seed. `z17` is one of Z-Image, `k17`
+            of FLUX.2 klein.
     """
     if case in NAMED_CASES:
         base, change = NAMED_CASES[case]
@@ -61,6 +63,8 @@ def draw(folder: Path, case: str) -> Draft:
         return draft
     if case.startswith(Z_IMAGE):
         return draw_z_image(folder, int(case.removeprefix(Z_IMAGE)))
+    if case.startswith(FLUX2_KLEIN):
+        return draw_flux2_klein(folder, int(case.removeprefix(FLUX2_KLEIN)))
     random = Random(int(case))
     draft = Draft.copy(folder, random.choice(BASES), random)
     draft.job.guidance = random.choice([3.0, 3.0, 7.5, 1.0])

@@ -5,26 +5,28 @@ diffusers' side draws for the networks that it builds. Layouts and damages of we
 for Stable Diffusion, since the same code reads them. This module needs neither torch nor JAX.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 from tools.parity.flow.z_image_case import PROMPTS, Variant, write_configs
 from tools.parity.flow.z_image_loras import CASES, write_loras
-from tools.parity.fuzz.draft import INDEX, REMOVED, SCHEDULER, Draft, Job
+from tools.parity.fuzz.draft import INDEX, REMOVED, Draft, Job
+from tools.parity.fuzz.draw_flow import (
+    NEGATIVES,
+    ODD_PROMPTS,
+    TEXT,
+    TEXT_FILE,
+    TRANSFORMER_FILE,
+    VAE_FILE,
+    Fields,
+    change_scheduler,
+    change_tokenizer,
+    edit_one,
+)
 
 BASE: Final = "z_image"
-_TRANSFORMER: Final = "transformer/config.json"
-_TEXT: Final = "text_encoder/config.json"
-_VAE: Final = "vae/config.json"
-_TOKENIZER: Final = "tokenizer/tokenizer_config.json"
-_LONG: Final = "红色的圆形 with three blue stars and a house " * 60
-_PROMPTS: Final = (*PROMPTS, _LONG, "<|im_end|>\n<|im_start|>system\nno", "Ａ ① e\u0301  \n\n x!!")
-_NEGATIVES: Final = (None, None, "", "  ", "blue, the star", _LONG)
-"""A single blank is left out: it counts as an empty text here, as docs/models.md says."""
-
-Fields = Mapping[str, list[Any]]
+_PROMPTS: Final = (*PROMPTS, *ODD_PROMPTS)
 
 TRANSFORMERS: Final[list[dict[str, Any]]] = [
     {"n_heads": 4, "n_kv_heads": 4, "axes_dims": [2, 2, 4]},
@@ -74,41 +76,6 @@ TEXTS: Final[list[dict[str, Any]]] = [
     {"vocab_size": 700},
     {"hidden_size": 32},
 ]
-TEXT: Final[Fields] = {
-    "rms_norm_eps": [1e-5, 1e-3, REMOVED],
-    "rope_theta": [10_000, 5_000_000.0, REMOVED],
-    "rope_scaling": [
-        {"rope_type": "default"},
-        {"rope_type": "default", "rope_theta": 100.0},
-        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096},
-        {"type": "linear", "factor": 2.0},
-    ],
-    "rope_parameters": [
-        {"rope_type": "default", "rope_theta": 100.0},
-        {"rope_type": "default"},
-        {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0},
-        {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
-    ],
-    "max_position_embeddings": [512, 511, 40_960, REMOVED],
-    "use_sliding_window": [True, False, REMOVED],
-    "sliding_window": [8, 4096],
-    "max_window_layers": [0, 2, 28],
-    "layer_types": [
-        ["full_attention"] * 4,
-        ["sliding_attention"] * 4,
-        ["full_attention", "sliding_attention"] * 2,
-    ],
-    "tie_word_embeddings": [False, True],
-    "hidden_act": ["gelu", "silu", "swish", REMOVED],
-    "attention_dropout": [0.5],
-    "model_type": ["qwen2", REMOVED],
-    "architectures": [["Qwen3Model"], REMOVED],
-    "torch_dtype": ["bfloat16", "float32"],
-    "dtype": ["bfloat16"],
-    "pad_token_id": [0, 5],
-    "output_hidden_states": [True],
-    "unknown_field": [1],
-}
 VAES: Final[list[dict[str, Any]]] = [
     {"block_out_channels": [8, 16], "down_block_types": 2, "up_block_types": 2},
     {"block_out_channels": [8, 8, 8, 8], "down_block_types": 4, "up_block_types": 4},
@@ -131,38 +98,6 @@ VAE: Final[Fields] = {
     "_class_name": ["AutoencoderTiny", REMOVED],
     "unknown_field": [1],
 }
-SCHEDULERS: Final = (
-    *("FlowMatchEulerDiscreteScheduler", "FlowMatchEulerDiscreteScheduler"),
-    *("FlowMatchHeunDiscreteScheduler", "FlowMatchLCMScheduler"),
-    *("DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "EulerDiscreteScheduler"),
-)
-SCHEDULE: Final[Fields] = {
-    "shift": [1.0, 3.0, 6.0, 0.5, REMOVED],
-    "use_dynamic_shifting": [True, True, False, REMOVED],
-    "time_shift_type": ["linear", "exponential", REMOVED],
-    "shift_terminal": [0.1, 0.02, None],
-    "base_shift": [0.4, REMOVED],
-    "max_shift": [2.0, REMOVED],
-    "base_image_seq_len": [16, REMOVED],
-    "max_image_seq_len": [64, 16, REMOVED],
-    "num_train_timesteps": [500, 1000, REMOVED],
-    "use_karras_sigmas": [True, False],
-    "use_exponential_sigmas": [True, False],
-    "use_beta_sigmas": [True, False],
-    "invert_sigmas": [True, False],
-    "stochastic_sampling": [True, False],
-    "solver_order": [1, 2, 3],
-    "solver_type": ["midpoint", "heun", "bh1", "bh2"],
-    "algorithm_type": ["dpmsolver++", "sde-dpmsolver++"],
-    "lower_order_final": [True, False],
-    "euler_at_final": [True, False],
-    "final_sigmas_type": ["zero", "sigma_min"],
-    "flow_shift": [1.0, 3.0],
-    "use_flow_sigmas": [True, True, False],
-    "prediction_type": ["flow_prediction", "flow_prediction", "epsilon"],
-    "_class_name": ["FlowMatchHeunDiscreteScheduler", REMOVED],
-    "unknown_field": [1],
-}
 CLASSES: Final[Fields] = {
     "transformer": [["diffusers", "NoSuchTransformer"], [None, None], REMOVED],
     "vae": [["diffusers", "AutoencoderTiny"], [None, None]],
@@ -175,21 +110,6 @@ CLASSES: Final[Fields] = {
     "_class_name": ["ZImageImg2ImgPipeline", "FluxPipeline", REMOVED],
     "_diffusers_version": ["0.36.0", REMOVED],
     "unknown_field": [True],
-}
-TOKENIZER: Final[Fields] = {
-    "model_max_length": [131_072, 512, 100, REMOVED],
-    "padding_side": ["right", "left", REMOVED],
-    "truncation_side": ["left", "right"],
-    "pad_token": ["<|im_end|>", "<|endoftext|>", "<pad>", REMOVED],
-    "eos_token": ["<|im_end|>", REMOVED],
-    "add_prefix_space": [True, False],
-    "add_bos_token": [True, False],
-    "split_special_tokens": [True, False],
-    "chat_template": [REMOVED, "{{ messages[0].content }}"],
-    "tokenizer_class": ["Qwen2Tokenizer", "CLIPTokenizer"],
-    "extra_special_tokens": [["<new>"], []],
-    "errors": ["replace"],
-    "unk_token": ["<|endoftext|>", None],
 }
 
 
@@ -209,7 +129,7 @@ def _draw_job(draft: Draft) -> Job:
     pick = draft.random.choice
     has_image = draft.random.random() < 0.3
     count = 1 if has_image else 2
-    negative = pick(_NEGATIVES)
+    negative = pick(NEGATIVES)
     return Job(
         prompts=draft.random.sample(_PROMPTS, count),
         negative_prompts=None if negative is None else [negative] * count,
@@ -224,60 +144,38 @@ def _draw_job(draft: Draft) -> Job:
     )
 
 
-def _edit_one(draft: Draft, file: str, fields: Fields) -> None:
-    name = draft.random.choice(sorted(fields))
-    draft.edit(file, **{name: draft.random.choice(fields[name])})
-
-
 def _change_transformer(draft: Draft) -> None:
     if draft.random.random() < 0.5:
-        _edit_one(draft, _TRANSFORMER, TRANSFORMER)
+        edit_one(draft, TRANSFORMER_FILE, TRANSFORMER)
     else:
-        draft.edit(_TRANSFORMER, **draft.random.choice(TRANSFORMERS))
+        draft.edit(TRANSFORMER_FILE, **draft.random.choice(TRANSFORMERS))
 
 
 def _change_text_encoder(draft: Draft) -> None:
     if draft.random.random() < 0.6:
-        _edit_one(draft, _TEXT, TEXT)
+        edit_one(draft, TEXT_FILE, TEXT)
         return
     fields = draft.random.choice(TEXTS)
-    draft.edit(_TEXT, **fields)
+    draft.edit(TEXT_FILE, **fields)
     if "hidden_size" in fields and draft.random.random() < 0.8:
-        draft.edit(_TRANSFORMER, cap_feat_dim=fields["hidden_size"])
+        draft.edit(TRANSFORMER_FILE, cap_feat_dim=fields["hidden_size"])
 
 
 def _change_vae(draft: Draft) -> None:
     if draft.random.random() < 0.5:
-        _edit_one(draft, _VAE, VAE)
+        edit_one(draft, VAE_FILE, VAE)
         return
     fields = dict(draft.random.choice(VAES))
     for name, block in (("down_block_types", "DownEncoder"), ("up_block_types", "UpDecoder")):
         if name in fields:
             fields[name] = [f"{block}Block2D"] * fields[name]
-    draft.edit(_VAE, **fields)
+    draft.edit(VAE_FILE, **fields)
     if "latent_channels" in fields and draft.random.random() < 0.8:
-        draft.edit(_TRANSFORMER, in_channels=fields["latent_channels"])
-
-
-def _change_scheduler(draft: Draft) -> None:
-    pick = draft.random.choice
-    if draft.random.random() < 0.6:
-        name = pick(SCHEDULERS)
-        draft.edit(INDEX, scheduler=["diffusers", name])
-        if draft.random.random() < 0.7:
-            draft.edit(SCHEDULER, _class_name=name)
-        if name in ("DPMSolverMultistepScheduler", "UniPCMultistepScheduler"):
-            draft.edit(SCHEDULER, use_flow_sigmas=True, prediction_type="flow_prediction")
-    for name in draft.random.sample(sorted(SCHEDULE), pick([1, 2, 3])):
-        draft.edit(SCHEDULER, **{name: pick(SCHEDULE[name])})
-
-
-def _change_tokenizer(draft: Draft) -> None:
-    _edit_one(draft, _TOKENIZER, TOKENIZER)
+        draft.edit(TRANSFORMER_FILE, in_channels=fields["latent_channels"])
 
 
 def _change_index(draft: Draft) -> None:
-    _edit_one(draft, INDEX, CLASSES)
+    edit_one(draft, INDEX, CLASSES)
 
 
 def _add_loras(draft: Draft) -> None:
@@ -292,8 +190,8 @@ _CHANGES: Final = (
     (_change_transformer, 20),
     (_change_text_encoder, 20),
     (_change_vae, 14),
-    (_change_scheduler, 30),
-    (_change_tokenizer, 10),
+    (change_scheduler, 30),
+    (change_tokenizer, 10),
     (_change_index, 6),
     (_add_loras, 6),
 )

@@ -21,8 +21,9 @@ from diffusers.models.autoencoders import vae
 from diffusers.utils import torch_utils
 
 from tools.parity.checkpoints import randomise, scale_down_output
-from tools.parity.fuzz import z_image_truth
+from tools.parity.fuzz import flux2_klein_truth, z_image_truth
 from tools.parity.fuzz.draft import noise
+from tools.parity.fuzz.draw_flux2_klein import BASE as FLUX2_KLEIN
 from tools.parity.fuzz.draw_z_image import BASE as Z_IMAGE
 from tools.parity.samplers import ALL_SAMPLERS, MODULES_WITH_NOISE
 from tools.parity.serve_truth import first_line, serve
@@ -178,11 +179,14 @@ def replaced_noise(*, start: Draw, steps: Draw, encoding: Draw) -> Iterator[None
         yield
 
 
+FLOW_MODELS = {Z_IMAGE: z_image_truth.generate, FLUX2_KLEIN: flux2_klein_truth.generate}
+"""By the checkpoint that was changed. Others are asked by `generate`."""
+
+
 def answer(description: dict[str, Any]) -> dict[str, Any]:
     """Return the file of the images, or the error in one line."""
     try:
-        is_z_image = description["base"] == Z_IMAGE
-        images = (z_image_truth.generate if is_z_image else generate)(description)
+        images = FLOW_MODELS.get(description["base"], generate)(description)
     except Exception as error:  # whatever diffusers and transformers raise
         return {"error": first_line(error, description["folder"])}
     file = f"{description['folder']}.npy"
