@@ -32,7 +32,7 @@ help: ## list the targets
 demo: $(VENV)/.demo ## run the main job: 16 prompts through Redis, a worker and storage, into ./out
 	$(BIN)/imagefleet demo --out $(OUT)
 
-test: $(VENV)/.dev ## lint, types, contracts and the short tests: 8 to 28 minutes on two cores, by their speed
+test: $(VENV)/.dev ## lint, types, contracts and the short tests: about 11 minutes on two cores
 	$(MAKE) --no-print-directory lint contracts
 	$(MAKE) --no-print-directory -j 3 $(WHOLE_OUTPUT) types servers unit
 
