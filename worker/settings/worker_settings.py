@@ -298,9 +298,7 @@ class WorkerSettings(Settings):
         description="Seconds for which a message of a newer release waits for a newer worker.",
     )
     max_retries: int = Field(
-        3,
-        ge=0,
-        description="Retries of a job after temporary failures; at most 2 after a `device_error`.",
+        3, ge=0, description="Retries after temporary failures; at most 2 after a `device_error`."
     )
     bulk_checkpoint_s: float = Field(
         default=30.0,
