@@ -18,11 +18,11 @@ local function mark_shards_of(messages)
   end
 end
 for _, worker in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
-  mark_shards_of(redis.pcall('HVALS', ARGV[2] .. worker))  -- an error is a table without numbers
+  mark_shards_of(read_derived('HVALS', ARGV[2] .. worker))  -- an error is a table without numbers
 end
 for i = 4, #KEYS do
   for _, level in ipairs(LEVELS) do
-    mark_shards_of(redis.pcall('LRANGE', KEYS[i] .. level, 0, -1))
+    mark_shards_of(read_derived('LRANGE', KEYS[i] .. level, 0, -1))
   end
 end
 

@@ -21,7 +21,7 @@ local function time_of(text) return tonumber(string.match(text or '', '^%d+$')) 
 
 local function is_stalled(run)
   local key = ARGV[1] .. run
-  local fields = redis.pcall('HMGET', key, 'state', 'moved_at', 'looked_at', 'unfinished_recoveries')
+  local fields = read_derived('HMGET', key, 'state', 'moved_at', 'looked_at', 'unfinished_recoveries')
   if fields.err then return false end  -- anybody may have written such an id and such a key
   local state, moved_at, looked_at, unfinished = unpack(fields)
   if state ~= 'running' then return false end
@@ -52,7 +52,7 @@ end
 
 local function report(run)
   local key = ARGV[1] .. run
-  if type(redis.pcall('HGET', key, 'callback')) ~= 'string' then return end
+  if type(read_derived('HGET', key, 'callback')) ~= 'string' then return end
   report_run(key, KEYS[4], KEYS[5], is_left_without_summary(key))
   report_idle_run(key, KEYS[4], KEYS[5], now, tonumber(ARGV[3]))
 end

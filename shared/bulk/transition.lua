@@ -39,7 +39,7 @@ local begins = new_state == 'running' and attempt ~= record[2]
 local function is_claimed_by_another_message()
   local holder_claims = ARGV[12] .. record[3]
   if not redis.call('ZSCORE', KEYS[8], record[3]) then return false end
-  local claims = redis.pcall('HGETALL', holder_claims)  -- an error is a table without numbers
+  local claims = read_derived('HGETALL', holder_claims)  -- an error is a table without numbers
   for i = 1, #claims, 2 do
     local is_own = holder_claims == KEYS[6] and claims[i] == ARGV[8]
     if not is_own and string.find(claims[i + 1], '"' .. ARGV[13] .. '"', 1, true) then

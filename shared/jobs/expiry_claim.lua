@@ -7,7 +7,7 @@
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[3])) do
-  local record = redis.pcall('HMGET', ARGV[1] .. id, 'state', 'images_kept_until')
+  local record = read_derived('HMGET', ARGV[1] .. id, 'state', 'images_kept_until')
   local state, kept_until = record[1], tonumber(record[2] or '')  -- both nil if the key holds no record
   if state == 'succeeded' and not kept_until then
     redis.call('ZREM', KEYS[1], id)  -- an earlier attempt wrote the entry; the images are kept for ever

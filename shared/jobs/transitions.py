@@ -78,7 +78,10 @@ class Acknowledgement:
 
     def add_to(self, keys: list[str], args: list[str | int]) -> None:
         """Add what transition.lua needs to the keys and arguments of a call without a claim."""
-        keys[_CLAIM_KEYS_AT:_CLAIM_KEYS_AT] = [self.claims, self.deliveries, self.result_key]
+        stored_in = (
+            self.result_key if self.result else self.claims
+        )  # a cluster gets no key of another slot
+        keys[_CLAIM_KEYS_AT:_CLAIM_KEYS_AT] = [self.claims, self.deliveries, stored_in]
         at = slice(_ACKNOWLEDGEMENT_AT, _ACKNOWLEDGEMENT_AT + len(_NO_ACKNOWLEDGEMENT))
         args[at] = [self.tag, self.result, self.keep_result_s]
 

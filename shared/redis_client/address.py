@@ -1,7 +1,8 @@
 """Parse the options behind the `?` of a Redis address, and refuse those that have no effect.
 
-Input: a `redis://`, `rediss://` or `unix://` address. Output: its options, or an error that names a
-wrong one. `sentinel.py` does the same for Sentinels. This module connects to nothing.
+Input: a `redis://`, `rediss://` or `unix://` address, or that of a cluster. Output: its options, or
+an error that names a wrong one. `sentinel.py` does the same for Sentinels. This module connects to
+nothing.
 """
 
 import math
@@ -14,9 +15,16 @@ _CREDENTIALS: Final = ("username", "password")
 SECONDS: Final = ("socket_timeout", "socket_connect_timeout", "health_check_interval")
 _CERTIFICATES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
 _CERT_REQS: Final = ("required", "optional", "none")
-_COMMON: Final = ("db", *_CREDENTIALS, *SECONDS)
+_OF_CLUSTERS: Final = (*_CREDENTIALS, *SECONDS)
+_COMMON: Final = ("db", *_OF_CLUSTERS)
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"redis": _COMMON, "rediss": (*_COMMON, *_CERTIFICATES), "unix": _COMMON}
+    {
+        "redis": _COMMON,
+        "rediss": (*_COMMON, *_CERTIFICATES),
+        "unix": _COMMON,
+        "redis+cluster": _OF_CLUSTERS,
+        "rediss+cluster": (*_OF_CLUSTERS, *_CERTIFICATES),
+    }
 )
 """The options that each kind of address may have."""
 _MAX_SECONDS: Final = 86_400.0

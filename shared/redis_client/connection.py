@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from imagefleet.shared.errors import BrokerUnavailable, ConfigurationError
-from imagefleet.shared.redis_client import sentinel
+from imagefleet.shared.redis_client import cluster, sentinel
 from imagefleet.shared.redis_client.address import SECONDS, move_credentials, set_database
+from imagefleet.shared.redis_client.lanes import DEFAULT_LANES, Lanes
 
 if TYPE_CHECKING:  # importing redis takes 0.25 s, which importing imagefleet must not
     from redis import Redis
@@ -38,6 +39,66 @@ def connect(
         ConfigurationError: `url` is not the address of a Redis.
     """
     import redis
+
+    options = _connection_options(url, retries, answer_within_s)
+    with _wrong_address():
+        if url.startswith(sentinel.SCHEME):
+            return sentinel.connect(url, options, max_connections)
+        address, given = move_credentials(url)
+        full = f"{address}?{urlencode(given)}"
+        if max_connections is None:
+            return redis.Redis.from_url(full, **options)
+        from imagefleet.shared.redis_client.connection_cap import CappedConnectionPool
+
+        pool = CappedConnectionPool.from_url(full, connection_cap=max_connections, **options)
+        return redis.Redis.from_pool(pool)
+
+
+def connect_lanes(
+    url: str,
+    namespace: str,
+    *,
+    lanes: int = DEFAULT_LANES,
+    retries: int = 3,
+    max_connections: int | None = None,
+    answer_within_s: float = 10.0,
+) -> Lanes:
+    """Return the lanes of a fleet, each with a client that connects at its first command.
+
+    Any address but that of a cluster has one lane. The other arguments are those of `connect`;
+    `max_connections` are those to one lane.
+
+    Args:
+        lanes: number of lanes that the fleet was made with, if `url` is the address of a cluster.
+
+    Raises:
+        ConfigurationError: `url` is not the address of a Redis or of a cluster.
+    """
+    if not url.startswith(cluster.SCHEMES):
+        client = connect(
+            url,
+            retries=retries,
+            max_connections=max_connections,
+            answer_within_s=answer_within_s,
+        )
+        return Lanes.single(client, namespace)
+    with _wrong_address():
+        address = cluster.Address.parse(url)
+        options = _connection_options(url, retries, answer_within_s)
+        return cluster.connect(address, namespace, lanes, options, max_connections)
+
+
+@contextmanager
+def _wrong_address() -> Iterator[None]:
+    """Map the ValueError of a wrong address to ConfigurationError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigurationError(f"IMAGEFLEET_REDIS_URL: {error}") from None
+
+
+def _connection_options(url: str, retries: int, answer_within_s: float) -> dict[str, Any]:
+    import redis
     from redis.backoff import ExponentialBackoff
     from redis.retry import Retry
 
@@ -61,19 +122,7 @@ def connect(
         options["connection_class"] = UnixConnection
     else:
         options["socket_keepalive"] = True
-    try:
-        if url.startswith(sentinel.SCHEME):
-            return sentinel.connect(url, options, max_connections)
-        address, given = move_credentials(url)
-        full = f"{address}?{urlencode(given)}"
-        if max_connections is None:
-            return redis.Redis.from_url(full, **options)
-        from imagefleet.shared.redis_client.connection_cap import CappedConnectionPool
-
-        pool = CappedConnectionPool.from_url(full, connection_cap=max_connections, **options)
-        return redis.Redis.from_pool(pool)
-    except ValueError as error:
-        raise ConfigurationError(f"IMAGEFLEET_REDIS_URL: {error}") from None
+    return options
 
 
 @contextmanager

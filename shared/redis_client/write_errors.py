@@ -1,8 +1,8 @@
 """Recognize the errors of a Redis that answers, but takes no writes for now.
 
-Causes are too few replicas, a failing disk, no memory, a master that is a replica for a moment, or
-a long script. Input: an error of redis-py. Output: whether it is temporary, and a retry that waits
-until it is over.
+Causes are too few replicas, a failing disk, no memory, a master that is a replica for a moment, a
+long script, a cluster without a master for the slot, or a slot that is being moved. Input: an error
+of redis-py. Output: whether it is temporary, and a retry that waits until it is over.
 """
 
 import re
@@ -12,13 +12,19 @@ from typing import Any, Final, TypeVar
 import redis
 from redis.retry import Retry
 
-_CODE: Final = re.compile(r"(^|: -?)(NOREPLICAS|MISCONF|MASTERDOWN|READONLY|OOM|BUSY) ")
+_CODE: Final = re.compile(r"(^|: -?)(NOREPLICAS|MISCONF|MASTERDOWN|READONLY|OOM|BUSY|CLUSTERDOWN) ")
 """The code is at the start, or behind `caused error: ` (redis-py's pipelines), `because of: `
 (EXEC) or `script: 1: -` (scripts of Redis 6.2)."""
 _NOT_ALLOWED: Final = re.compile(r"NOPERM|NOAUTH|ACL failure|user executing the script")
 _OF_PIPELINE: Final = " of pipeline caused error: "
 """Before it redis-py quotes the command, and so keys and values that anybody may have chosen."""
-_TEMPORARY: Final = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions.MasterDownError)
+_TEMPORARY: Final = (
+    redis.OutOfMemoryError,
+    redis.ReadOnlyError,
+    redis.exceptions.ClusterDownError,  # also MASTERDOWN
+    redis.exceptions.AskError,
+    redis.exceptions.TryAgainError,
+)
 
 T = TypeVar("T")
 
@@ -29,6 +35,8 @@ class WritesRefused(redis.ResponseError):
 
 def is_temporary(error: Exception) -> bool:
     """Return whether Redis did nothing, and may take the same command later."""
+    if isinstance(error, redis.exceptions.MovedError):
+        return False  # this client does not follow a slot: the same command would fail again
     if isinstance(error, (*_TEMPORARY, WritesRefused)):
         return True
     return isinstance(error, redis.ResponseError) and bool(_CODE.search(str(error)))

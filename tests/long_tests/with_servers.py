@@ -271,6 +271,12 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
             ["test_a_worker_without_the_lora_leaves_the_job_to_one_that_holds_it"],
         ),
     ],
+    "integration/test_lanes.py": [
+        Long(
+            "test_a_slot_that_moves_as_a_whole_takes_its_jobs_along changes the master too",
+            ["test_a_killed_master_loses_no_job"],
+        ),
+    ],
     "integration/test_many_tenants.py": [
         Long(
             "test_claims.py has shares of few tenants",

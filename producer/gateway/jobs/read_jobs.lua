@@ -12,7 +12,7 @@ local answer = {}
 for at = 1, #jobs, 2 do
   answer[#answer + 1] = jobs[at]
   answer[#answer + 1] = jobs[at + 1]
-  local values = redis.pcall('HMGET', ARGV[5] .. jobs[at], unpack(ARGV, 7))
+  local values = read_derived('HMGET', ARGV[5] .. jobs[at], unpack(ARGV, 7))
   for number = 1, count do answer[#answer + 1] = values[number] or false end  -- an error has none
 end
 return cjson.encode(answer)

@@ -1,0 +1,51 @@
+"""Ask a cluster which of its servers is the master of a slot.
+
+redis-py's `NodesManager` reads the answer of `CLUSTER SLOTS` and remembers the servers that it
+names, so that a cluster is found also when those of its address are gone. This module sends no
+command of the fleet.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from redis.cluster import ClusterNode, NodesManager
+from redis.exceptions import RedisClusterException
+
+
+class ClusterMap:
+    """The map asks at each call. Threads and lanes share one.
+
+    Args:
+        hosts: some servers of the cluster.
+        options: of connections to them.
+    """
+
+    def __init__(self, hosts: Sequence[tuple[str, int]], options: dict[str, Any]) -> None:
+        self._hosts = hosts
+        self._options = options
+        self._lock = threading.Lock()
+        self._nodes: Any = None
+
+    def master_of(self, slot: int) -> tuple[str, int]:
+        """Return the host and port of the master of a slot.
+
+        Raises:
+            redis.ConnectionError: no server answers, or none has the slot now.
+        """
+        with self._lock:
+            try:
+                self._ask()
+                node = self._nodes.get_node_from_slot(slot)
+            except RedisClusterException as error:
+                raise redis.ConnectionError(f"the cluster names no master: {error}") from error
+        return node.host, node.port
+
+    def _ask(self) -> None:
+        if self._nodes is not None:
+            self._nodes.initialize()
+            return
+        manager: Any = NodesManager  # redis-py types few of its methods
+        nodes = [ClusterNode(host, port) for host, port in self._hosts]  # type: ignore[no-untyped-call]
+        self._nodes = manager(nodes, **self._options)

@@ -1,0 +1,225 @@
+"""Lanes in a real cluster: jobs go through them while slots move and masters die."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.exceptions import AskError, TryAgainError
+
+from imagefleet import State
+from imagefleet.shared.jobs.image_expiry import ImageExpiry
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.redis_keys import changes_channel, expiring_key, job_key
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.transitions import Acknowledgement, StartRequest
+from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect_lanes
+from imagefleet.shared.redis_client.lanes import Lane, Lanes
+from imagefleet.shared.redis_client.write_errors import is_outage
+from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
+from imagefleet.worker.queues.claims import Claims
+from tests.support.processes import until
+from tests.support.records import result_of_one_image
+from tests.support.redis_cluster import RedisCluster
+
+REQUEST = JobRequest.parse({"prompt": "a"})
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Three masters without replicas, for tests that end none of them."""
+    with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def connected(cluster: RedisCluster, namespace: str) -> Iterator[Callable[[int], Lanes]]:
+    """A function that returns the lanes of a fleet in the cluster."""
+    opened: list[Lanes] = []
+
+    def connect(count: int) -> Lanes:
+        opened.append(connect_lanes(cluster.url, namespace, lanes=count, retries=RETRY_FOREVER))
+        return opened[-1]
+
+    yield connect
+    for lanes in opened:
+        lanes.close()
+
+
+class LaneWorker:
+    """A worker of one lane without devices: it claims jobs, and ends them as succeeded."""
+
+    def __init__(self, cluster: RedisCluster, lane: Lane, fleet: str, lanes: int) -> None:
+        claiming = connect_lanes(cluster.url, fleet, lanes=lanes, retries=0)[lane.number]
+        self.claims = Claims(
+            no_retry_client=claiming.client,
+            retrying_client=lane.client,
+            namespace=lane.namespace,
+            worker="w",
+            lease_s=60,
+        )
+        self.claims.lease.acquire()
+        self.records = JobRecords(lane.client, lane.namespace, retention_s=3600)
+        self._group = QueueGroup(name="native", queues=(f"{lane.namespace}.default.native",))
+
+    def claim(self) -> list[Claimed]:
+        return self.claims.claim([self._group], 8)
+
+    def start(self, job_id: str, claimed: Claimed) -> None:
+        claim = (self.claims.key, claimed.tag)
+        request = StartRequest(job_id=job_id, attempt=claimed.attempt, claim=claim)
+        [started] = self.records.start(request)
+        assert started.happened
+
+    def finish(self, job_id: str, claimed: Claimed) -> None:
+        end = Acknowledgement(
+            claims=self.claims.key, deliveries=self.claims.deliveries, tag=claimed.tag
+        )
+        ended = self.records.succeed(
+            job_id, claimed.attempt, result_of_one_image(), None, acknowledgement=end
+        )
+        assert (ended.happened, ended.acknowledged) == (True, True)
+
+    def work(self) -> int:
+        """Claim and finish what waits; return how many jobs that were."""
+        done = 0
+        while claimed := self.claim():
+            for message in claimed:
+                job_id = message.message.partition('"id":"')[2].partition('"')[0]
+                self.start(job_id, message)
+                self.finish(job_id, message)
+                done += 1
+        return done
+
+
+def _submit(lanes: Lanes, *ids: str) -> None:
+    for job_id in ids:
+        lane = lanes.of(job_id)
+        assert JobRecords(lane.client, lane.namespace, 3600).submit([(job_id, REQUEST)]) == [True]
+
+
+def _states(lanes: Lanes, ids: list[str]) -> list[State | None]:
+    def ask(lane: Lane, own: list[str]) -> list[State | None]:
+        return JobRecords(lane.client, lane.namespace, 3600).states(own)
+
+    return lanes.answer_each(ids, str, ask)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_jobs_go_through_their_lanes_from_submission_to_their_end(
+    cluster: RedisCluster, connected: Callable[[int], Lanes], namespace: str, count: int
+) -> None:
+    lanes, ids = connected(count), [f"job-{n}" for n in range(12)]
+    _submit(lanes, *ids)
+    done = {lane.number: LaneWorker(cluster, lane, namespace, count).work() for lane in lanes}
+    assert sum(done.values()) == len(ids)
+    assert all(done.values())
+    assert set(_states(lanes, ids)) == {State.SUCCEEDED}
+
+
+def test_changes_reach_subscribers_at_other_servers(
+    cluster: RedisCluster, connected: Callable[[int], Lanes]
+) -> None:
+    lanes = connected(8)
+    lane = lanes.of("job")
+    here = cluster.master_of(lane.namespace).port
+    other = next(each for each in lanes if cluster.master_of(each.namespace).port != here)
+    with other.client.pubsub() as heard:
+        heard.subscribe(changes_channel(lane.namespace, "job"))
+        assert until(lambda: heard.get_message(timeout=1))["type"] == "subscribe"
+        _submit(lanes, "job")
+        JobRecords(lane.client, lane.namespace, 3600).cancel("job", "", None)
+        assert until(lambda: heard.get_message(timeout=1))["data"] == "cancelled"
+
+
+def test_a_slot_that_moves_as_a_whole_takes_its_jobs_along(
+    cluster: RedisCluster, connected: Callable[[int], Lanes], namespace: str
+) -> None:
+    lanes = connected(1)
+    worker = LaneWorker(cluster, lanes.first, namespace, 1)
+    _submit(lanes, "running", "waiting")
+    [running, waiting] = worker.claim()
+    worker.start("running", running)
+    cluster.move_slot_of(lanes.first.namespace)
+    worker.finish("running", running)  # this client follows the slot by itself
+    with pytest.raises(redis.ConnectionError, match="has moved"):
+        worker.claim()  # this one repeats nothing
+    assert worker.claim() == []
+    worker.start("waiting", waiting)
+    worker.finish("waiting", waiting)
+    assert set(_states(lanes, ["running", "waiting"])) == {State.SUCCEEDED}
+
+
+def test_no_script_runs_in_a_slot_that_is_moved_key_by_key(
+    cluster: RedisCluster, connected: Callable[[int], Lanes], namespace: str
+) -> None:
+    lanes = connected(1)
+    worker = LaneWorker(cluster, lanes.first, namespace, 1)
+    _submit(lanes, "job")
+    with cluster.moving_slot_of(lanes.first.namespace):
+        with pytest.raises((TryAgainError, AskError)) as refused:
+            worker.claim()  # all keys that it declares are still here
+        assert is_outage(refused.value)
+        assert _states(lanes, ["job"]) == [State.QUEUED]
+    with pytest.raises(redis.ConnectionError, match="has moved"):
+        worker.claim()
+    assert worker.work() == 1
+    assert _states(lanes, ["job"]) == [State.SUCCEEDED]
+
+
+def test_a_record_that_has_moved_is_not_taken_for_a_missing_one(
+    cluster: RedisCluster, connected: Callable[[int], Lanes], namespace: str
+) -> None:
+    lane, store = connected(1).first, "file:///store"
+    _submit(connected(1), "job")
+    lane.client.zadd(expiring_key(lane.namespace, store), {"job": 1})
+    with cluster.master_of(lane.namespace).client() as ordinary:
+        expiry = ImageExpiry(ordinary, lane.namespace, store)
+        assert expiry.claim() is None  # the job is queued
+        lane.client.zadd(expiring_key(lane.namespace, store), {"job": 1})
+        with (
+            cluster.moving_slot_of(lane.namespace, job_key(lane.namespace, "job")),
+            pytest.raises(redis.ResponseError, match="non local key"),
+        ):
+            expiry.claim()
+
+
+def test_a_killed_master_loses_no_job(tmp_path: Path, namespace: str) -> None:
+    with RedisCluster(tmp_path, replicas=True) as cluster:
+        lanes = connect_lanes(cluster.url, namespace, lanes=1, retries=RETRY_FOREVER)
+        worker = LaneWorker(cluster, lanes.first, namespace, 1)
+        _submit(lanes, "running", "waiting")
+        [running, waiting] = worker.claim()
+        worker.start("running", running)
+        cluster.kill_master_of(lanes.first.namespace)
+        worker.finish("running", running)
+        worker.start("waiting", waiting)
+        worker.finish("waiting", waiting)
+        _submit(lanes, "later")
+        assert until(lambda: _claims_again(worker)) == 1
+        assert set(_states(lanes, ["running", "waiting", "later"])) == {State.SUCCEEDED}
+
+
+def _claims_again(worker: LaneWorker) -> int:
+    try:
+        return worker.work()
+    except redis.ConnectionError:
+        return 0
+
+
+def test_a_lane_that_is_down_stops_no_other(tmp_path: Path, namespace: str) -> None:
+    with RedisCluster(tmp_path) as cluster:
+        lanes = connect_lanes(cluster.url, namespace, lanes=8, retries=0)
+        workers = [LaneWorker(cluster, lane, namespace, 8) for lane in lanes]
+        port = cluster.master_of(lanes.first.namespace).port
+        is_down = [cluster.master_of(lane.namespace).port == port for lane in lanes]
+        cluster.kill_master_of(lanes.first.namespace)
+        for job_id in (f"job-{n}" for n in range(40)):
+            number = lanes.of(job_id).number
+            if is_down[number]:
+                with pytest.raises(redis.RedisError) as refused:
+                    _submit(lanes, job_id)
+                assert is_outage(refused.value)
+            else:
+                _submit(lanes, job_id)
+                assert workers[number].work() == 1
