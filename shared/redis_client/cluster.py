@@ -31,7 +31,7 @@ class Address:
     hosts: tuple[tuple[str, int], ...]
     tls: bool = False
     options: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Options of connections, with the credentials."""
+    """They configure each connection, and hold the credentials."""
 
     @classmethod
     def parse(cls, url: str) -> Self:
