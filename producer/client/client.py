@@ -154,7 +154,7 @@ class Client(JobAccess):
         numbered = enumerate(entries)
         while part := list(islice(numbered, JOBS_PER_SUBMISSION)):
             offers = self.connection.offers()
-            requests = parser.parse(part, offers)
+            requests = parser.parse(part, offers, self.connection.records.id_source())
             job_ids = [job_id for job_id, _ in requests]
             name_entry = parser.name_entry_of_id((number for number, _ in part), job_ids)
             span = submission_span(len(requests), enabled=self.settings.traces)

@@ -132,8 +132,7 @@ class JobAccess:
         """
         with self.connection.translate_errors():
             by_compile_key = bool(self.connection.offers())
-            [resent] = self._records.resend([check_job_id(job_id)], by_compile_key=by_compile_key)
-        return resent
+            return self._records.resend(check_job_id(job_id), by_compile_key=by_compile_key)
 
     def await_jobs(self, waiting: dict[str, Job], polls: Polling) -> Iterator[Job]:
         """Yield the jobs of `waiting` (by id) as they end, as `as_completed` does."""

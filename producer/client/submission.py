@@ -3,7 +3,7 @@
 The errors name the entry, the field, the value and the limit. This module does not use Redis.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,9 +52,13 @@ class EntryParser:
         self._several = several
 
     def parse(
-        self, entries: Iterable[tuple[int, object]], offers: dict[str, Offer]
+        self,
+        entries: Iterable[tuple[int, object]],
+        offers: dict[str, Offer],
+        new_id: Callable[[], str] = new_job_id,
     ) -> list[tuple[str, JobRequest]]:
-        """Return the id and the request of each entry, which comes with its number.
+        """Return the id and the request of each entry, which comes with its number. Entries without
+        an id get one from `new_id`.
 
         Images are uploaded only after all other parameters of all entries were found valid.
 
@@ -65,7 +69,7 @@ class EntryParser:
         parsed = []
         for number, entry in entries:
             with self._name_entry(number):
-                parsed.append((number, *self._parse_entry(entry, offers)))
+                parsed.append((number, *self._parse_entry(entry, offers, new_id)))
         requests = []
         for number, job_id, request, images in parsed:
             with self._name_entry(number):
@@ -97,7 +101,7 @@ class EntryParser:
             raise InvalidRequest(error.field, error.value, error.limit, number) from None
 
     def _parse_entry(
-        self, entry: object, offers: dict[str, Offer]
+        self, entry: object, offers: dict[str, Offer], new_id: Callable[[], str]
     ) -> tuple[str, JobRequest, dict[str, object]]:
         """Return the id, the request, and the images that it lacks because they are no texts."""
         parameters = self._merge(entry)
@@ -110,7 +114,7 @@ class EntryParser:
         request = JobRequest.parse({**parameters, **dict.fromkeys(images, NOT_YET_UPLOADED)})
         admit(request, offers)
         self._require_objects(request, images)
-        return (new_job_id() if job_id is None else check_job_id(job_id)), request, images
+        return (new_id() if job_id is None else check_job_id(job_id)), request, images
 
     def _require_objects(self, request: JobRequest, images: Mapping[str, object]) -> None:
         """Check the inputs of a job that are texts, each text once."""

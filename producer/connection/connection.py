@@ -1,4 +1,4 @@
-"""A producer's connection to the fleet: one Redis client, and the records read through it.
+"""A producer's connection to the fleet: a Redis client for each lane, and what is read with it.
 
 `Client` and bulk runs share it. This module uses no job handles.
 """
@@ -9,17 +9,20 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from imagefleet.producer.connection.lane_records import LaneRecords
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnreadableRecord
-from imagefleet.shared.jobs.cancel import cancel
-from imagefleet.shared.jobs.listing import JobListing
 from imagefleet.shared.jobs.model import TERMINAL, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.recent_ends import RecentEnds
-from imagefleet.shared.jobs.record_marks import Mark, read_marks
-from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.record_marks import Mark
 from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.redis_client.connection import check_connection, connect, translate_errors
+from imagefleet.shared.redis_client.connection import (
+    check_connection,
+    connect_lanes,
+    translate_errors,
+)
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.memory import RedisMemory, read_memory
 from imagefleet.shared.redis_client.server_check import find_fault, find_risks
 from imagefleet.shared.settings.settings import Settings
@@ -47,12 +50,17 @@ class Connection:
         self._storage_url = settings.storage_url
         self._stores: dict[str, ObjectStore] = {}
         self._url = settings.redis_url.get_secret_value()
-        self.redis: Final = connect(self._url) if redis is None else _check_decodes(redis)
-        namespace, retention_s = settings.namespace, settings.retention_s
-        self.records: Final = JobRecords(self.redis, namespace, retention_s)
-        self._listing = JobListing(self.redis, namespace)
-        self.recent_ends: Final = RecentEnds(self.redis, namespace)
-        self._offers = OfferRegistry(self.redis, namespace)
+        self.lanes: Final = (
+            connect_lanes(self._url, settings.namespace)
+            if redis is None
+            else Lanes.single(_check_decodes(redis), settings.namespace)
+        )
+        self.redis: Final = self.lanes.first.client
+        """The client of what is of the whole fleet, whose keys begin with `namespace`."""
+        self.namespace: Final = self.lanes.first.namespace
+        self.records: Final = LaneRecords(self.lanes, settings.retention_s)
+        self.recent_ends: Final = RecentEnds(self.lanes)
+        self._offers = OfferRegistry(self.redis, self.namespace)
         self._checked = False
         self._warned_of_no_worker = False
 
@@ -61,34 +69,34 @@ class Connection:
         """What reads and sets the weights and limits of tenants."""
         from imagefleet.shared.jobs.tenants import Tenants
 
-        return Tenants(self.redis, self.settings.namespace)
+        return Tenants(self.redis, self.namespace)
 
     @cached_property
     def dead_letters(self) -> "DeadLetters":
         """What reads and redrives messages that the fleet gave up."""
         from imagefleet.shared.jobs.dead_letters import DeadLetters
 
-        return DeadLetters(self.redis, self.settings.namespace)
+        return DeadLetters(self.redis, self.namespace)
 
     @cached_property
     def outbox(self) -> "Outbox":
         """What reads and replays callbacks that wait or were given up."""
         from imagefleet.shared.webhooks.outbox import Outbox
 
-        return Outbox(self.redis, self.settings.namespace, self.settings.retention_s)
+        return Outbox(self.redis, self.namespace, self.settings.retention_s)
 
     @cached_property
     def fleet(self) -> "FleetReader":
         """What reads the workers and the queues."""
         from imagefleet.shared.jobs.fleet_status import FleetReader
 
-        return FleetReader(self.redis, self.settings.namespace)
+        return FleetReader(self.redis, self.namespace)
 
     @cached_property
     def _runs(self) -> "RunRecords":
         from imagefleet.shared.bulk.runs import RunRecords
 
-        return RunRecords(self.redis, self.settings.namespace, self.settings.retention_s)
+        return RunRecords(self.redis, self.namespace, self.settings.retention_s)
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
@@ -122,19 +130,19 @@ class Connection:
     def read_marks(self, job_ids: list[str]) -> list[Mark]:
         """Return for each job what changes with its record; see `record_marks`."""
         with self.translate_errors():
-            return read_marks(self.redis, self.settings.namespace, job_ids)
+            return self.records.read_marks(job_ids)
 
     def cancel(self, job_id: str) -> State:
         """Cancel a job, and return its state now; see `Client.cancel`."""
         with self.translate_errors():
-            return cancel(self.records, job_id)
+            return self.records.cancel(job_id)
 
     def list_jobs(
         self, cursor: int, state: State | None, since: float | None
     ) -> tuple[int, list[str]]:
-        """Return the next cursor and the ids of a page of jobs; see `JobListing.page`."""
+        """Return the next cursor and the ids of a page of jobs; see `LaneRecords.page`."""
         with self.translate_errors():
-            return self._listing.page(cursor, state=state, since=since)
+            return self.records.page(cursor, state=state, since=since)
 
     def delete(self, job_id: str) -> None:
         """Delete the images of a job that has ended, then its record; see `Client.delete`.
@@ -142,12 +150,13 @@ class Connection:
         If the images cannot be deleted, the record stays, so that the call can be repeated.
         """
         with self.translate_errors():
-            status = self.records.get(check_job_id(job_id))
+            status = self.records.of(check_job_id(job_id)).get(job_id)
         _check_ended(job_id, status.state)
         if (store := self._store_with(status)) is not None:
             store.delete_below(job_folder(job_id))
         with self.translate_errors():
-            _check_ended(job_id, self.records.delete_ended(job_id, self._announced_urls()))
+            records = self.records.of(job_id)
+            _check_ended(job_id, records.delete_ended(job_id, self._announced_urls()))
 
     def _store_with(self, status: JobStatus) -> ObjectStore | None:
         """Return the store with the images of a job; None if it has none because it never ran."""
@@ -259,7 +268,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the connections to Redis."""
-        self.redis.close()
+        self.lanes.close()
 
 
 def _check_decodes(redis: "Redis") -> "Redis":

@@ -28,11 +28,13 @@ class RecentEvents:
 
 def read_recent_events(connection: Connection) -> RecentEvents:
     """Return what has happened until now. Raises BrokerUnavailable."""
-    namespace, now = connection.settings.namespace, time.time()
+    now, dead_letters, given_up = time.time(), 0, 0
     with connection.translate_errors():
-        pipe: Any = connection.redis.pipeline(transaction=False)
-        pipe.zcount(dead_letters_key(namespace), now - DEAD_LETTERS_WITHIN_S, "+inf")
-        pipe.zcount(outbox_given_up_key(namespace), now - CALLBACKS_WITHIN_S, "+inf")
-        dead_letters, given_up = read_ignoring_wrong_types(pipe)
+        for lane in connection.lanes:
+            pipe: Any = lane.client.pipeline(transaction=False)
+            pipe.zcount(dead_letters_key(lane.namespace), now - DEAD_LETTERS_WITHIN_S, "+inf")
+            pipe.zcount(outbox_given_up_key(lane.namespace), now - CALLBACKS_WITHIN_S, "+inf")
+            counts = [count or 0 for count in read_ignoring_wrong_types(pipe)]
+            dead_letters, given_up = dead_letters + counts[0], given_up + counts[1]
         ends = connection.recent_ends.counts(ENDS_WITHIN_S)
-    return RecentEvents(dead_letters=dead_letters or 0, callbacks_given_up=given_up or 0, ends=ends)
+    return RecentEvents(dead_letters=dead_letters, callbacks_given_up=given_up, ends=ends)

@@ -12,6 +12,7 @@ from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.queues.claims import Claims
 from tests.support.processes import StartWorker, Worker
+from tests.support.redis_cluster import RedisCluster
 
 MakeClaims = Callable[..., Claims]
 
@@ -32,6 +33,13 @@ def make_claims(client: redis.Redis, redis_server: LocalRedisServer, namespace: 
         return claims
 
     return make
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Three masters without replicas, for tests that end none of them."""
+    with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)

@@ -12,24 +12,14 @@ from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import changes_channel, expiring_key, job_key
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.jobs.transitions import Acknowledgement, StartRequest
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect_lanes
 from imagefleet.shared.redis_client.lanes import Lane, Lanes
 from imagefleet.shared.redis_client.write_errors import is_outage
-from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
-from imagefleet.worker.queues.claims import Claims
+from tests.support.lane_worker import LaneWorker
 from tests.support.processes import until
-from tests.support.records import result_of_one_image
 from tests.support.redis_cluster import RedisCluster
 
 REQUEST = JobRequest.parse({"prompt": "a"})
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    """Three masters without replicas, for tests that end none of them."""
-    with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
 
 
 @pytest.fixture
@@ -44,52 +34,6 @@ def connected(cluster: RedisCluster, namespace: str) -> Iterator[Callable[[int],
     yield connect
     for lanes in opened:
         lanes.close()
-
-
-class LaneWorker:
-    """A worker of one lane without devices: it claims jobs, and ends them as succeeded."""
-
-    def __init__(self, cluster: RedisCluster, lane: Lane, fleet: str, lanes: int) -> None:
-        claiming = connect_lanes(cluster.url, fleet, lanes=lanes, retries=0)[lane.number]
-        self.claims = Claims(
-            no_retry_client=claiming.client,
-            retrying_client=lane.client,
-            namespace=lane.namespace,
-            worker="w",
-            lease_s=60,
-        )
-        self.claims.lease.acquire()
-        self.records = JobRecords(lane.client, lane.namespace, retention_s=3600)
-        self._group = QueueGroup(name="native", queues=(f"{lane.namespace}.default.native",))
-
-    def claim(self) -> list[Claimed]:
-        return self.claims.claim([self._group], 8)
-
-    def start(self, job_id: str, claimed: Claimed) -> None:
-        claim = (self.claims.key, claimed.tag)
-        request = StartRequest(job_id=job_id, attempt=claimed.attempt, claim=claim)
-        [started] = self.records.start(request)
-        assert started.happened
-
-    def finish(self, job_id: str, claimed: Claimed) -> None:
-        end = Acknowledgement(
-            claims=self.claims.key, deliveries=self.claims.deliveries, tag=claimed.tag
-        )
-        ended = self.records.succeed(
-            job_id, claimed.attempt, result_of_one_image(), None, acknowledgement=end
-        )
-        assert (ended.happened, ended.acknowledged) == (True, True)
-
-    def work(self) -> int:
-        """Claim and finish what waits; return how many jobs that were."""
-        done = 0
-        while claimed := self.claim():
-            for message in claimed:
-                job_id = message.message.partition('"id":"')[2].partition('"')[0]
-                self.start(job_id, message)
-                self.finish(job_id, message)
-                done += 1
-        return done
 
 
 def _submit(lanes: Lanes, *ids: str) -> None:

@@ -8,6 +8,7 @@ from imagefleet.shared.jobs.recent_ends import RecentEnds
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import job_ends_key
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.redis_client.lanes import Lanes
 from tests.support.records import result_of_one_image, start_attempt
 
 HALF_AN_HOUR = 1_800
@@ -37,7 +38,7 @@ def test_ends_are_counted_by_state_and_code_and_failed_jobs_listed(
         records.succeed(job_id, _start(records, job_id), result_of_one_image(), None)
     for job_id, code in (("c", "expired"), ("d", "worker_error"), ("e", "expired")):
         _fail(records, job_id, code)
-    ends = RecentEnds(client, namespace)
+    ends = RecentEnds(Lanes.single(client, namespace))
     expected = {"succeeded": 2, "failed:expired": 2, "failed:worker_error": 1}
     assert ends.counts(HALF_AN_HOUR) == expected
     assert set(ends.failed(10)) == {"c", "d", "e"}
@@ -58,7 +59,7 @@ def test_keys_of_another_type_and_damaged_counts_cost_no_job(
         client.set(job_ends_key(namespace, period), "x")
     client.set(f"{namespace}:ends:failed", "x")
     _fail(records, "a", "expired")
-    ends = RecentEnds(client, namespace)
+    ends = RecentEnds(Lanes.single(client, namespace))
     assert (ends.counts(HALF_AN_HOUR), ends.failed(10)) == ({}, [])
     client.hset(
         job_ends_key(namespace, now // 600 - 1), mapping={"succeeded": "x", "failed:a": "7"}

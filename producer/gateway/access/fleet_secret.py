@@ -17,7 +17,7 @@ class FleetSecret:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._key = address_secret_key(connection.settings.namespace)
+        self._key = address_secret_key(connection.namespace)
         self._secret = b""
 
     def load(self) -> None:

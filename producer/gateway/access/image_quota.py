@@ -51,7 +51,7 @@ class ImageQuota:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._namespace = connection.settings.namespace
+        self._namespace = connection.namespace
         self._script = load_script(connection.redis, __package__, "count_images")
 
     def charge(self, caller: Caller, images: int, of: str) -> Charge:

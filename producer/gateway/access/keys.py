@@ -45,8 +45,8 @@ class ApiKeys:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._redis = connection.redis
-        self._key = api_keys_key(connection.settings.namespace)
-        self._used_key = api_keys_used_key(connection.settings.namespace)
+        self._key = api_keys_key(connection.namespace)
+        self._used_key = api_keys_used_key(connection.namespace)
         self._cached: dict[str, tuple[float, ApiKey]] = {}
         self._noted: dict[str, float] = {}
         self._no_digest = digest_of(new_secret())

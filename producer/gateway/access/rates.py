@@ -28,7 +28,7 @@ class RequestRates:
         storage = RedisStorage(
             "redis://",
             connection_pool=connection.redis.connection_pool,
-            key_prefix=rates_prefix(connection.settings.namespace),
+            key_prefix=rates_prefix(connection.namespace),
         )
         self._limiter = MovingWindowRateLimiter(storage)
 

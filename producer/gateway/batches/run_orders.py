@@ -41,7 +41,7 @@ class RunOrders:
         self._connection = connection
         self._secret = secret
         self._keep_s = keep_s
-        self._namespace = connection.settings.namespace
+        self._namespace = connection.namespace
         self.due: Final = DueTimes(connection, runs_due_key(self._namespace), _CLAIM_S)
 
     def create(self, order: RunOrder) -> OrderRecord:

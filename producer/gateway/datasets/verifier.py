@@ -58,7 +58,7 @@ class Verifier:
 
     def __init__(self, gateway: Gateway, keeper: RunKeeper, claim_s: float = _CLAIM_S) -> None:
         connection = gateway.client.connection
-        key = verifications_due_key(connection.settings.namespace)
+        key = verifications_due_key(connection.namespace)
         self._keeper = keeper
         self._due = DueTimes(connection, key, claim_s)
         self._threads = DueThreads("imagefleet-verify", 1, self.work)

@@ -48,7 +48,7 @@ class TenantFiles:
         self._connection = connection
         self._secret = secret
         self._keep_s = keep_s
-        self._namespace = connection.settings.namespace
+        self._namespace = connection.namespace
         self._expiring = DueTimes(connection, files_expiring_key(self._namespace), _CLAIM_S)
 
     def save(

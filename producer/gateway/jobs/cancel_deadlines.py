@@ -22,7 +22,7 @@ class CancelDeadlines:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._key = cancel_deadlines_key(connection.settings.namespace)
+        self._key = cancel_deadlines_key(connection.namespace)
 
     def add(self, job_id: str, seconds: float) -> bool:
         """Cancel a job in `seconds`. Return False if it has a deadline, which stays.

@@ -29,9 +29,11 @@ class ChangeSubscription:
 
     def __init__(self, connection: Connection) -> None:
         self._redis: Any = connection.redis  # redis-py has no types for this part
-        self._prefix = changes_channel(connection.settings.namespace, "")
+        self._lanes = connection.lanes
         self._pubsub: Any = None
         self._followed: Set[str] = frozenset()
+        self._jobs: dict[str, str] = {}
+        """They are by the channels of their changes."""
         self._retry_at = 0.0
         self._is_broken = False
 
@@ -57,14 +59,22 @@ class ChangeSubscription:
         if self._pubsub is not None:
             self._pubsub.close()
         self._pubsub, self._followed = None, frozenset()
+        self._jobs.clear()
 
     def _follow(self, job_ids: Set[str]) -> None:
         pubsub = self._pubsub = self._pubsub or self._redis.pubsub()
-        if new := job_ids - self._followed:
-            pubsub.subscribe(*(self._prefix + job_id for job_id in new))
-        if old := self._followed - job_ids:
-            pubsub.unsubscribe(*(self._prefix + job_id for job_id in old))
+        if new := {self._channel(job_id): job_id for job_id in job_ids - self._followed}:
+            self._jobs.update(new)
+            pubsub.subscribe(*new)
+        if old := [self._channel(job_id) for job_id in self._followed - job_ids]:
+            pubsub.unsubscribe(*old)
+            for channel in old:
+                del self._jobs[channel]
         self._followed = frozenset(job_ids)
+
+    def _channel(self, job_id: str) -> str:
+        """Return a channel, which each server of a cluster passes on to all others."""
+        return changes_channel(self._lanes.of(job_id).namespace, job_id)
 
     def _receive(self, deadline: float) -> set[str]:
         from redis import TimeoutError as RedisTimeoutError
@@ -73,7 +83,8 @@ class ChangeSubscription:
         while self._followed and (left := deadline - time.monotonic()) > 0:
             message = self._pubsub.get_message(timeout=left)
             if message is not None and message["type"] in ("message", "subscribe"):
-                heard.add(message["channel"].removeprefix(self._prefix))
+                if (job_id := self._jobs.get(message["channel"])) is not None:
+                    heard.add(job_id)
                 self._is_broken = False
             if self._pubsub.health_check_response_counter > _MAX_UNANSWERED:
                 raise RedisTimeoutError("Redis does not answer on the connection for changes")
@@ -89,7 +100,7 @@ class ChangeSubscription:
                 "cannot hear changes of jobs (%s); %s",
                 error,
                 f"records are read every few seconds instead: the user of Redis needs "
-                f"&{self._prefix}* of docs/redis.md"
+                f"&{changes_channel(self._lanes.first.namespace, '*')} of docs/redis.md"
                 if refused
                 else "trying again",
             )

@@ -152,10 +152,10 @@ class Repeats:
         return _digest("\n".join(texts).encode())
 
     def _refused_key(self, digest: str) -> str:
-        return refused_try_key(self._connection.settings.namespace, digest)
+        return refused_try_key(self._connection.namespace, digest)
 
     def _key(self, digest: str) -> str:
-        return request_key(self._connection.settings.namespace, digest)
+        return request_key(self._connection.namespace, digest)
 
 
 def _digest(content: bytes) -> str:

@@ -57,4 +57,4 @@ class JobStars:
         return Timeline(key=self._key(tenant), prefix="")
 
     def _key(self, tenant: str | None) -> str:
-        return starred_jobs_key(self._connection.settings.namespace, tenant_key_part(tenant))
+        return starred_jobs_key(self._connection.namespace, tenant_key_part(tenant))

@@ -29,7 +29,7 @@ class TenantIndex:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._namespace = connection.settings.namespace
+        self._namespace = connection.namespace
         self._kept_s = connection.settings.retention_s + UNFINISHED_S
         self._add = load_script(connection.redis, __package__, "index_job")
         self._remove = load_script(connection.redis, __package__, "unindex_job")

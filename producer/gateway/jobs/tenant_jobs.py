@@ -180,13 +180,13 @@ class TenantJobs:
     async def queue_length(self, status: JobStatus) -> int:
         """Return how many jobs wait in the lists of a queued job, itself included: its place is at
         most this. Raises BrokerUnavailable."""
-        return await self._threads.run(self._queue_length, status.request)
+        return await self._threads.run(self._queue_length, status)
 
-    def _queue_length(self, request: JobRequest) -> int:
+    def _queue_length(self, status: JobStatus) -> int:
         connection = self._client.connection
-        lists = lists_of(connection.settings.namespace, request)
-        with connection.translate_errors(), connection.redis.pipeline(transaction=False) as pipe:
-            for key in lists:
+        lane = connection.lanes.of(status.id)
+        with connection.translate_errors(), lane.client.pipeline(transaction=False) as pipe:
+            for key in lists_of(lane.namespace, status.request):
                 pipe.llen(key)
             return sum(length or 0 for length in read_ignoring_wrong_types(pipe))
 

@@ -99,7 +99,7 @@ class TimelineReader:
         elif cursor is not None:
             oldest = max(oldest, cursor.at + 1)
         direction = "older" if older else "newer"
-        records = job_key(self._connection.settings.namespace, timeline.prefix)
+        records = job_key(self._connection.namespace, timeline.prefix)
         args: list[str | int] = [oldest, newest, direction, size, records, len(fields), *fields]
         with self._connection.translate_errors():
             answer = json.loads(cast(str, self._script(keys=[timeline.key], args=args)))

@@ -25,7 +25,7 @@ async def choose_model(gateway: Gateway, caller: Caller, model: str) -> None:
 
 def _read(gateway: Gateway, caller: Caller) -> str | None:
     connection = gateway.client.connection
-    key = webui_model_key(connection.settings.namespace, caller.owner)
+    key = webui_model_key(connection.namespace, caller.owner)
     with connection.translate_errors():
         model = connection.redis.get(key)
         if model is not None:
@@ -35,6 +35,6 @@ def _read(gateway: Gateway, caller: Caller) -> str | None:
 
 def _write(gateway: Gateway, caller: Caller, model: str) -> None:
     connection = gateway.client.connection
-    key = webui_model_key(connection.settings.namespace, caller.owner)
+    key = webui_model_key(connection.namespace, caller.owner)
     with connection.translate_errors():
         connection.redis.set(key, model, ex=_KEPT_S)

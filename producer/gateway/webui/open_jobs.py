@@ -26,7 +26,7 @@ class OpenJobs:
         self._gateway = gateway
         self._caller = caller
         self._connection = gateway.client.connection
-        self._key = webui_jobs_key(self._connection.settings.namespace, caller.owner)
+        self._key = webui_jobs_key(self._connection.namespace, caller.owner)
 
     async def add(self, name: str) -> None:
         """Remember a job that is submitted."""

@@ -1,0 +1,122 @@
+"""The job records of a fleet, each in the lane that its id tells.
+
+A fleet on one server has one lane. This module reads no images and makes no job handles.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from imagefleet.shared.errors import UnreadableRecord
+from imagefleet.shared.jobs.cancel import cancel
+from imagefleet.shared.jobs.listing import JobListing
+from imagefleet.shared.jobs.model import State, check_job_id, new_job_id
+from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.record_marks import Mark, read_marks
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.redis_client.lanes import Lane, Lanes, lane_number
+
+log = logging.getLogger(__name__)
+
+Job = TypeVar("Job")
+
+
+class LaneRecords:
+    """This class submits, reads, cancels and deletes jobs of any lane. Threads may share it."""
+
+    def __init__(self, lanes: Lanes, retention_s: int) -> None:
+        self.lanes: Final = lanes
+        self._records = [JobRecords(lane.client, lane.namespace, retention_s) for lane in lanes]
+        self._listings = [JobListing(lane.client, lane.namespace) for lane in lanes]
+
+    def of(self, job_id: str) -> JobRecords:
+        """Return the records of the lane that holds a job."""
+        return self._records[self.lanes.of(job_id).number]
+
+    def id_source(self) -> Callable[[], str]:
+        """Return a function that draws new ids of one lane, which is drawn by chance now: jobs with
+        such ids are accepted together or not at all."""
+        lanes = len(self.lanes)
+        wanted = random.randrange(lanes)
+
+        def draw() -> str:
+            while lane_number(job_id := new_job_id(), lanes) != wanted:
+                pass
+            return job_id
+
+        return draw
+
+    def submit(
+        self,
+        jobs: Sequence[tuple[str, JobRequest]],
+        *,
+        by_compile_key: bool = True,
+        offers: Mapping[str, Offer],
+        trace_parent: str | None = None,
+    ) -> list[bool]:
+        """Accept jobs, those of one lane all or none. Return for each whether its id is new.
+
+        Raises:
+            InvalidRequest, QueueFull, redis.RedisError: see `JobSubmitter.submit`. The jobs of
+                lanes before it stay accepted; a warning in the log names them.
+        """
+        accepted: list[str] = []
+
+        def accept(lane: Lane, own: list[tuple[str, JobRequest]]) -> list[bool]:
+            is_new = self._records[lane.number].submit(
+                own, by_compile_key=by_compile_key, offers=offers, trace_parent=trace_parent
+            )
+            accepted.extend(job_id for job_id, _ in own)
+            return is_new
+
+        try:
+            return self.lanes.answer_each(jobs, _id_of, accept)
+        except Exception:
+            if accepted:
+                log.warning("these jobs of a failed call are accepted: %s", ", ".join(accepted))
+            raise
+
+    def read_each(self, job_ids: Sequence[str]) -> list[JobStatus | UnreadableRecord | None]:
+        """Return what the records say; see `JobRecords.read_each`. One round trip a lane."""
+        return self.lanes.answer_each(
+            job_ids, str, lambda lane, own: self._records[lane.number].read_each(own)
+        )
+
+    def read_marks(self, job_ids: Sequence[str]) -> list[Mark]:
+        """Return for each job what changes with its record; see `record_marks`."""
+        return self.lanes.answer_each(
+            job_ids, str, lambda lane, own: read_marks(lane.client, lane.namespace, own)
+        )
+
+    def states(self, job_ids: Sequence[str]) -> list[State | None]:
+        """Return only the states; see `JobRecords.states`. One round trip a lane."""
+        return self.lanes.answer_each(
+            job_ids, str, lambda lane, own: self._records[lane.number].states(own)
+        )
+
+    def resend(self, job_id: str, *, by_compile_key: bool) -> bool:
+        """Queue the message of a queued job again if it has none; see `JobRecords.resend`."""
+        [resent] = self.of(job_id).resend([job_id], by_compile_key=by_compile_key)
+        return resent
+
+    def cancel(self, job_id: str) -> State:
+        """Cancel a job, and return its state now; see `shared.jobs.cancel`."""
+        return cancel(self.of(check_job_id(job_id)), job_id)
+
+    def page(
+        self, cursor: int, *, state: State | None, since: float | None
+    ) -> tuple[int, list[str]]:
+        """Return the next cursor, 0 after the last page, and the ids of a page of jobs; see
+        `JobListing.page`. One lane comes after the other."""
+        inner, number = divmod(cursor, len(self.lanes))
+        following, ids = self._listings[number].page(inner, state=state, since=since)
+        if following:
+            return following * len(self.lanes) + number, ids
+        return (number + 1) % len(self.lanes), ids
+
+
+def _id_of(job: tuple[str, Job]) -> str:
+    return job[0]

@@ -1,0 +1,114 @@
+"""A producer of a fleet in a cluster submits, reads, cancels and deletes jobs of every lane."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from pydantic import SecretStr
+
+from imagefleet import Client, InvalidRequest, JobCancelled, State
+from imagefleet.producer.gateway.jobs.change_subscription import ChangeSubscription
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.redis_client.lanes import DEFAULT_LANES
+from imagefleet.shared.settings.settings import Settings
+from tests.support.lane_worker import LaneWorker
+from tests.support.redis_cluster import RedisCluster
+
+OWN_IDS = [f"job-{n}" for n in range(24)]
+
+
+@pytest.fixture
+def producer(cluster: RedisCluster, namespace: str) -> Iterator[Client]:
+    """A client of the cluster, whose address the setting refuses as yet."""
+    settings = Settings.load(namespace=namespace)
+    address = {"redis_url": SecretStr(cluster.url)}
+    with Client(settings=settings.model_copy(update=address)) as client:
+        yield client
+
+
+@pytest.fixture
+def workers(cluster: RedisCluster, namespace: str, producer: Client) -> list[LaneWorker]:
+    lanes = producer.connection.lanes
+    assert len(lanes) == DEFAULT_LANES
+    return [LaneWorker(cluster, lane, namespace, len(lanes)) for lane in lanes]
+
+
+def _submit_own(producer: Client) -> None:
+    producer.submit_many([{"prompt": "a", "id": job_id} for job_id in OWN_IDS], seed=1)
+
+
+def test_jobs_of_every_lane_are_awaited(producer: Client, workers: list[LaneWorker]) -> None:
+    _submit_own(producer)
+    jobs = [producer.get(job_id) for job_id in OWN_IDS]
+    assert [worker.work() > 0 for worker in workers] == [True] * len(workers)
+    assert {job.id for job in producer.as_completed(jobs, timeout=60)} == set(OWN_IDS)
+    assert producer.connection.recent_ends.counts(600) == {"succeeded": len(OWN_IDS)}
+
+
+def test_drawn_ids_of_one_call_are_in_one_lane_and_calls_are_in_all(
+    producer: Client, workers: list[LaneWorker]
+) -> None:
+    lanes = producer.connection.lanes
+    calls = [producer.submit_many(["a", "b", "c"]) for _ in range(60)]
+    used = [{lanes.of(job.id).number for job in jobs} for jobs in calls]
+    assert {len(each) for each in used} == {1}
+    assert set.union(*used) == set(range(len(lanes)))
+    assert sum(worker.work() for worker in workers) == 180
+
+
+def test_jobs_of_every_lane_are_listed_once(producer: Client) -> None:
+    _submit_own(producer)
+    assert sorted(status.id for status in producer.jobs()) == sorted(OWN_IDS)
+
+
+def test_a_call_is_safe_to_repeat(producer: Client, workers: list[LaneWorker]) -> None:
+    _submit_own(producer)
+    _submit_own(producer)
+    assert sum(worker.work() for worker in workers) == len(OWN_IDS)
+
+
+def test_the_log_names_the_jobs_that_other_lanes_accepted_before_an_error(
+    producer: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    lanes = producer.connection.lanes
+    used = OWN_IDS[-1]
+    earlier = [each for each in OWN_IDS if lanes.of(each) is not lanes.of(used)]
+    producer.submit("another prompt", id=used, seed=1)
+    with pytest.raises(InvalidRequest, match=f"entry {len(earlier)}"):
+        producer.submit_many([{"prompt": "a", "id": job_id} for job_id in [*earlier, used]], seed=1)
+    [named] = [text for text in caplog.messages if "are accepted: " in text]
+    assert sorted(named.rpartition(": ")[2].split(", ")) == sorted(earlier)
+    assert len(producer.statuses(OWN_IDS)) == len(earlier) + 1
+
+
+def test_a_job_is_cancelled_and_deleted_in_its_lane(producer: Client) -> None:
+    _submit_own(producer)
+    for job_id in OWN_IDS[:8]:
+        assert producer.cancel(job_id) is State.CANCELLED
+        with pytest.raises(JobCancelled):
+            producer.get(job_id).result(timeout=60)
+        producer.delete(job_id)
+    assert {status.id for status in producer.statuses(OWN_IDS)} == set(OWN_IDS[8:])
+
+
+def test_one_subscription_hears_the_changes_of_every_lane(producer: Client) -> None:
+    _submit_own(producer)
+    with closing(ChangeSubscription(producer.connection)) as changes:
+        followed, heard = set(OWN_IDS), set[str]()
+        while heard < followed:  # each is named once when its subscription begins
+            heard |= changes.hear(followed, 1)
+        for job_id in OWN_IDS[:12]:
+            producer.cancel(job_id)
+        heard.clear()
+        while len(heard) < 12:
+            heard |= changes.hear(followed, 1)
+        assert heard == set(OWN_IDS[:12])
+        assert changes.hear(followed - heard, 0.1) == set()
+
+
+def test_the_lane_of_a_request_does_not_depend_on_what_it_asks_for(producer: Client) -> None:
+    requests = [JobRequest.parse({"prompt": "a", "tenant": tenant}) for tenant in ("x", "y")]
+    records = producer.connection.records
+    for number, request in enumerate(requests):
+        assert records.submit([(f"same-{number}", request)], offers={}) == [True]
+        assert records.of(f"same-{number}").get(f"same-{number}").request == request
