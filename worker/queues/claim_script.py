@@ -38,11 +38,15 @@ class _ClaimKind:
 
 
 class ClaimScript:
-    """The script of one worker. One thread calls it."""
+    """The script of one worker in one of `lanes`. One thread calls it."""
 
-    def __init__(self, client: redis.Redis, namespace: str, worker: str) -> None:
-        self.number = 0
-        """It is the number of the latest claim. Its tags begin with it."""
+    def __init__(
+        self, client: redis.Redis, namespace: str, worker: str, lane: int = 0, lanes: int = 1
+    ) -> None:
+        self.number = lane
+        """It is the number of the latest claim. Its tags begin with it. Its rest modulo the number
+        of lanes is the lane, so that no two lanes of a worker have equal tags."""
+        self._lanes = lanes
         self._worker = worker
         self._keys = [
             claims_key(namespace, worker),
@@ -69,7 +73,7 @@ class ClaimScript:
         queues = frozenset(request["groups"])
         if time.monotonic() < self._paused_until.get(queues, 0.0):
             return []
-        self.number += 1
+        self.number += self._lanes
         kind = self._shards if bulk else self._jobs
         named = {**request, "claim_number": self.number, "worker": self._worker}
         answer = cast(

@@ -28,10 +28,6 @@ from imagefleet.worker.queues.lease import Lease
 log = logging.getLogger(__name__)
 
 _NO_LIMIT: Final = 1_000_000
-MAX_MESSAGE_BYTES: Final = 1_048_576
-"""Default length of the longest message that is read. The prompts of a job need up to 130 kB."""
-NEWER_MESSAGE_S: Final = 3600.0
-"""Default time that a message of a newer release waits for a worker of that release."""
 _REQUEUED: Final = 2
 """What `acknowledge_or_requeue.lua` returns if it requeued instead of acknowledging."""
 
@@ -53,10 +49,12 @@ class Claims:
         namespace: str,
         worker: str,
         lease_s: float,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-        newer_message_s: float = NEWER_MESSAGE_S,
+        max_message_bytes: int = 1_048_576,  # the prompts of a job need up to 130 kB
+        newer_message_s: float = 3600.0,
+        lane: int = 0,
+        lanes: int = 1,
     ) -> None:
-        """A message may be postponed for `newer_message_s`."""
+        """A message may be postponed for `newer_message_s`. Tags tell the `lane` of the claims."""
         self.worker: Final = worker
         self.lease: Final = Lease(no_retry_client, namespace, worker, lease_s)
         """It is the lease on all claims of this worker. `claim` needs one."""
@@ -78,7 +76,7 @@ class Claims:
         self._max_message_bytes = max_message_bytes
         self._newer_message_s = newer_message_s
         self._postponed_prefix = postponed_key(namespace, "")
-        self._claim = ClaimScript(no_retry_client, namespace, worker)
+        self._claim = ClaimScript(no_retry_client, namespace, worker, lane, lanes)
         self._delay = load_script(no_retry_client, __package__, "delay")
         self._postpone = load_script(no_retry_client, __package__, "postpone")
         self._delay_queued = load_script(no_retry_client, __package__, "delay_queued")
@@ -104,6 +102,7 @@ class Claims:
         ignored_tags: Collection[str] = (),
         default_steps: int = 0,
         batch_steps: int = 0,
+        holds_others: bool = False,
     ) -> list[Claimed]:
         """Claim messages of one group until they make `wanted_images`, highest priority first.
 
@@ -121,6 +120,7 @@ class Claims:
             ignored_tags: claims that this worker may hold beside a suspect.
             default_steps: denoising steps of a message that names none.
             batch_steps: most steps among the jobs that are in the batch already.
+            holds_others: whether this worker holds messages of other lanes.
 
         Raises:
             LeaseLost: the lease expired; call `lease.acquire` first.
@@ -134,7 +134,7 @@ class Claims:
             "wanted_images": wanted_images,
             "max_messages": max_messages,
             "suspect_from": suspect_from,
-            "idle": self._held <= set(ignored_tags),
+            "idle": not holds_others and self._held <= set(ignored_tags),
             "default_steps": default_steps,
             "batch_steps": batch_steps,
             "max_message_bytes": self._max_message_bytes,

@@ -1,0 +1,221 @@
+"""One worker claims from every lane of a real cluster, in turn and fairly, also if one is down."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import redis
+
+from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.redis_keys import known_queues_key
+from imagefleet.shared.jobs.tenants import Tenants
+from imagefleet.shared.redis_client.connection import connect_lanes
+from imagefleet.shared.redis_client.lanes import Lane, Lanes
+from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
+from imagefleet.worker.queues.claims import Claims
+from imagefleet.worker.queues.lane_claims import LaneClaims
+from imagefleet.worker.queues.lease_keeper import LeaseKeeper
+from tests.support.processes import until
+from tests.support.redis_cluster import RedisCluster
+
+LANES = 4
+NO_LIMIT = 1_000_000
+
+
+@pytest.fixture
+def lanes(cluster: RedisCluster, namespace: str) -> Iterator[Lanes]:
+    lanes = connect_lanes(cluster.url, namespace, lanes=LANES, retries=0)
+    yield lanes
+    lanes.close()
+
+
+def _claims(lanes: Lanes, worker: str = "w", lease_s: float = 60) -> LaneClaims:
+    """Return the claims of a worker, which has its leases."""
+
+    def make(lane: Lane) -> Claims:
+        claims = Claims(
+            no_retry_client=lane.client,
+            retrying_client=lane.client,
+            namespace=lane.namespace,
+            worker=worker,
+            lease_s=lease_s,
+            lane=lane.number,
+            lanes=len(lanes),
+        )
+        claims.lease.acquire()
+        return claims
+
+    return LaneClaims(list(lanes), make)
+
+
+def _group(lanes: Lanes, name: str = "q") -> QueueGroup:
+    return QueueGroup(name=name, queues=(f"{lanes.first.namespace}.{name}",))
+
+
+def _push(lane: Lane, queue: str, *messages: str, tenant: str = "", priority: int = 0) -> None:
+    name = f"{lane.namespace}.{queue}" + (f"@{tenant}" if tenant else "")
+    if tenant:
+        lane.client.sadd(known_queues_key(lane.namespace), name)
+    lane.client.lpush(list_key(name, priority), *messages)
+
+
+def _claim(
+    claims: LaneClaims, groups: Sequence[QueueGroup], wanted: int, suspect_from: int = NO_LIMIT
+) -> list[Claimed]:
+    return claims.claim(groups, wanted, max_messages=NO_LIMIT, suspect_from=suspect_from)
+
+
+def _texts(claimed: Sequence[Claimed]) -> list[str]:
+    return [message.message for message in claimed]
+
+
+def _serve(
+    claims: LaneClaims, groups: Sequence[QueueGroup], batches: int, wanted: int
+) -> Counter[str]:
+    """Claim and acknowledge some batches, and count their messages by text."""
+    served: Counter[str] = Counter()
+    for _ in range(batches):
+        for message in _claim(claims, groups, wanted):
+            served[message.message] += 1
+            assert claims.of(message.tag).ack(message.tag)
+    return served
+
+
+def _add_to(found: list[Claimed], more: Sequence[Claimed]) -> int:
+    found += more
+    return len(found)
+
+
+def test_a_batch_is_filled_from_several_lanes_and_the_next_begins_behind_them(lanes: Lanes) -> None:
+    for lane in lanes:
+        _push(lane, "q", *[str(lane.number)] * 3)
+    claims = _claims(lanes)
+    batches = [_texts(_claim(claims, [_group(lanes)], 4)) for _ in range(4)]
+    assert batches == [list("0001"), list("2223"), list("1133"), []]
+
+
+def test_tags_of_several_lanes_differ_and_tell_their_lane(lanes: Lanes) -> None:
+    for lane in lanes:
+        _push(lane, "q", *[str(lane.number)] * 5)
+    claims = _claims(lanes)
+    claimed = [message for _ in range(5) for message in _claim(claims, [_group(lanes)], 4)]
+    assert len({message.tag for message in claimed}) == 20
+    assert claims.held_tags() == {message.tag for message in claimed}
+    for message in claimed:
+        assert claims.of(message.tag) is claims.parts[int(message.message)]
+        assert claims.of(message.tag).ack(message.tag)
+    assert not claims.held_tags()
+
+
+def test_the_first_message_decides_the_compile_key_of_all_lanes(lanes: Lanes) -> None:
+    groups = [_group(lanes, name) for name in ("x", "y")]
+    _push(lanes[0], "x", "x0", tenant="gold", priority=3)
+    for lane in list(lanes)[1:]:
+        _push(lane, "y", f"y{lane.number}")
+        _push(lane, "x", f"x{lane.number}", tenant="iron", priority=6)
+    claims = _claims(lanes)
+    assert _texts(_claim(claims, groups, 8)) == ["x0", "x1", "x2", "x3"]
+    assert _texts(_claim(claims, groups, 8)) == ["y1", "y2", "y3"]
+
+
+def test_a_suspect_of_any_lane_is_claimed_alone(lanes: Lanes) -> None:
+    _push(lanes[0], "q", "well")
+    _push(lanes[1], "q", "suspect")
+    _push(lanes[2], "q", "other")
+    dead = _claims(lanes, "dead")
+    assert len(_claim(dead, [_group(lanes)], 8)) == 3
+    claims = _claims(lanes)
+    dead.parts[0].requeue(*dead.parts[0].held_tags())
+    for part in dead.parts[1:2]:
+        part.requeue(*part.held_tags(), counted=True)
+    dead.parts[2].requeue(*dead.parts[2].held_tags())
+    first = _claim(claims, [_group(lanes)], 8, suspect_from=2)
+    assert _texts(first) == ["well", "other"]
+    for message in first:
+        claims.of(message.tag).ack(message.tag)
+    _push(lanes[3], "q", "later")
+    alone = _claim(claims, [_group(lanes)], 1, suspect_from=2)
+    assert _texts(alone) == ["later"]  # the circle goes on behind the lane that was served last
+    assert _claim(claims, [_group(lanes)], 8, suspect_from=2) == []  # it holds another message
+    claims.of(alone[0].tag).ack(alone[0].tag)
+    assert _texts(_claim(claims, [_group(lanes)], 8, suspect_from=2)) == ["suspect"]
+
+
+@pytest.mark.parametrize("want", [1, 3, 8])
+def test_tenants_get_equal_shares_for_any_batch_size(lanes: Lanes, want: int) -> None:
+    for lane in lanes:
+        for tenant in "abc":
+            _push(lane, "q", *[tenant] * 100, tenant=tenant)
+    served = _serve(_claims(lanes), [_group(lanes)], 24, want)
+    assert max(served.values()) - min(served.values()) <= LANES  # a turn may be open in each lane
+    assert sum(served.values()) == 24 * want
+
+
+def test_a_flood_of_one_tenant_does_not_delay_another(lanes: Lanes) -> None:
+    for lane in lanes:
+        _push(lane, "q", *["flood"] * 2_500, tenant="flood")
+    claims = _claims(lanes)
+    assert _serve(claims, [_group(lanes)], 20, 8) == {"flood": 160}
+    for number in range(10):
+        _push(lanes[number % LANES], "q", "small", tenant="small")
+    assert _serve(claims, [_group(lanes)], 5, 8)["small"] == 10
+
+
+def test_a_tenant_gets_images_by_its_weight(lanes: Lanes) -> None:
+    for lane in lanes:
+        Tenants(lane.client, lane.namespace).set_weight("gold", 3)
+        for tenant in ("gold", "free"):
+            _push(lane, "q", *[tenant] * 100, tenant=tenant)
+    served = _serve(_claims(lanes), [_group(lanes)], 40, 8)
+    assert served == {"gold": 240, "free": 80}
+
+
+def test_urgent_jobs_of_every_lane_wait_for_one_round_at_most(lanes: Lanes) -> None:
+    for lane in lanes:
+        _push(lane, "q", *["patient"] * 50, priority=9)
+    claims = _claims(lanes)
+    for lane in lanes:
+        _push(lane, "q", "urgent")
+    assert _serve(claims, [_group(lanes)], LANES, 8)["urgent"] == LANES
+
+
+def test_jobs_of_a_dead_worker_return_in_every_lane_with_a_lease_keeper_each(lanes: Lanes) -> None:
+    for lane in lanes:
+        _push(lane, "q", str(lane.number))
+    dead = _claims(lanes, "dead", lease_s=1)
+    assert len(_claim(dead, [_group(lanes)], 8)) == LANES
+    claims = _claims(lanes, lease_s=2)
+    keepers = [
+        LeaseKeeper(part, JobRecords(lane.client, lane.namespace, 3600), 2, lambda: None)
+        for part, lane in zip(claims.parts, lanes, strict=True)
+    ]
+    for keeper in keepers:
+        keeper.start()
+    found: list[Claimed] = []
+    until(lambda: _add_to(found, _claim(claims, [_group(lanes)], 8)) == LANES)
+    for keeper in keepers:
+        keeper.stop()
+    assert sorted(_texts(found)) == ["0", "1", "2", "3"]
+    assert {message.deliveries for message in found} == {2}
+
+
+def test_a_lane_that_is_down_does_not_keep_the_jobs_of_others(
+    tmp_path: Path, namespace: str
+) -> None:
+    with RedisCluster(tmp_path) as cluster:
+        lanes = connect_lanes(cluster.url, namespace, lanes=LANES, retries=0)
+        for lane in lanes:
+            _push(lane, "q", *["a"] * 4)
+        claims = _claims(lanes)
+        port = cluster.master_of(lanes.first.namespace).port
+        left = [each for each in lanes if cluster.master_of(each.namespace).port != port]
+        assert 0 < len(left) < LANES
+        cluster.kill_master_of(lanes.first.namespace)
+        assert len(_claim(claims, [_group(lanes)], 100)) == 4 * len(left)
+        assert _claim(claims, [_group(lanes)], 100) == []
+        alone = LaneClaims([lanes.first], lambda lane: claims.parts[0])
+        with pytest.raises(redis.ConnectionError):
+            _claim(alone, [_group(lanes)], 8)
+        lanes.close()

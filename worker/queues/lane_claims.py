@@ -1,0 +1,150 @@
+"""The claims of one worker in every lane of a fleet: one batch comes from several lanes.
+
+Input: queue names, as the first lane spells them. Output: messages. Each lane has its own `Claims`,
+with its own lease and its own turns. This module does not depend on jobs.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import redis
+
+from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.process.backoff import backoff_s
+from imagefleet.shared.redis_client.lanes import Lane
+from imagefleet.worker.queues.claim_types import Claimed, QueueGroup, tag_number
+from imagefleet.worker.queues.claims import Claims
+
+log = logging.getLogger(__name__)
+
+_MIN_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 60.0
+"""A lane whose server does not answer is asked again after these pauses: a try may take 5 s, in
+which the other lanes wait."""
+
+
+@dataclass(kw_only=True)
+class _Outage:
+    """A lane is not asked before this time (monotonic), after so many failed claims in a row."""
+
+    failures: int = 0
+    ends_at: float = float("-inf")
+
+
+class LaneClaims:
+    """The claims of a worker, by lane. Threads may share it; only one of them calls `claim`.
+
+    Lanes are asked in a circle: a claim begins behind the lane that gave the last message. A lane
+    that does not answer is left out for a while.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], make: Callable[[Lane], Claims]) -> None:
+        """
+        Args:
+            make: returns the claims of one lane.
+        """
+        self.parts: Final = tuple(make(lane) for lane in lanes)
+        self.worker: Final = self.parts[0].worker
+        self._namespaces = [lane.namespace for lane in lanes]
+        self._outages = [_Outage() for _ in lanes]
+        self._next = 0
+
+    def of(self, tag: str) -> Claims:
+        """Return the claims of the lane in which a message was claimed."""
+        return self.parts[int(tag_number(tag)) % len(self.parts)]
+
+    def claim(
+        self,
+        groups: Sequence[QueueGroup],
+        wanted_images: int,
+        *,
+        max_messages: int,
+        suspect_from: int,
+        ignored_tags: Collection[str] = (),
+        **options: Any,
+    ) -> list[Claimed]:
+        """Claim messages of one group until they make `wanted_images`, or no lane has more.
+
+        The first message decides the group. Priorities are strict within a lane. The arguments are
+        those of `Claims.claim`.
+
+        Raises:
+            LeaseLost, redis.RedisError: no lane could be asked, and this is the error of the last.
+        """
+        claimed: list[Claimed] = []
+        error: Exception | None = None
+        any_answer, first = False, self._next
+        for step in range(len(self.parts)):
+            number = (first + step) % len(self.parts)
+            if time.monotonic() < self._outages[number].ends_at:
+                continue
+            images = sum(message.images for message in claimed)
+            if images >= wanted_images or len(claimed) >= max_messages:
+                break
+            try:
+                found = self.parts[number].claim(
+                    self._groups_of(number, groups, claimed),
+                    wanted_images - images,
+                    max_messages=max_messages - len(claimed),
+                    suspect_from=suspect_from,
+                    ignored_tags=ignored_tags,
+                    holds_others=bool(claimed) or self._holds_beside(number, ignored_tags),
+                    **options,
+                )
+            except (redis.RedisError, LeaseLost) as failure:
+                error = failure
+                self._note_failure(number, failure)
+                continue
+            any_answer, self._outages[number] = True, _Outage()
+            if found:
+                claimed += found
+                self._next = (number + 1) % len(self.parts)
+            if any(message.deliveries >= suspect_from for message in found):
+                break  # it runs alone
+        if error is not None and not any_answer:
+            raise error
+        return claimed
+
+    def _groups_of(
+        self, number: int, groups: Sequence[QueueGroup], claimed: Sequence[Claimed]
+    ) -> list[QueueGroup]:
+        """Return the queues of one lane: those of the group of the first claimed message, if there
+        is one."""
+        own, here = self._namespaces[0], self._namespaces[number]
+        names = {queue: group.name for group in groups for queue in group.queues}
+        wanted = {names.get(own + _base_queue(message.list_key)) for message in claimed[:1]}
+        return [
+            replace(group, queues=tuple(here + queue.removeprefix(own) for queue in group.queues))
+            for group in groups
+            if not claimed or group.name in wanted
+        ]
+
+    def _holds_beside(self, number: int, ignored_tags: Collection[str]) -> bool:
+        """Return whether the worker holds messages of other lanes than this one."""
+        ignored = set(ignored_tags)
+        return any(
+            not part.held_tags() <= ignored for at, part in enumerate(self.parts) if at != number
+        )
+
+    def _note_failure(self, number: int, failure: Exception) -> None:
+        outage = self._outages[number]
+        pause_s = backoff_s(outage.failures, min_s=_MIN_PAUSE_S, max_s=_MAX_PAUSE_S)
+        self._outages[number] = _Outage(
+            failures=outage.failures + 1, ends_at=time.monotonic() + pause_s
+        )
+        log.warning("claiming in lane %d failed, again in %.1f s: %s", number, pause_s, failure)
+
+    def held_tags(self) -> set[str]:
+        """Return the tags of all messages that are neither acknowledged nor requeued yet."""
+        return set[str]().union(*(part.held_tags() for part in self.parts))
+
+
+def _base_queue(list_key: str) -> str:
+    """Return the queue of a list behind its namespace, without priority, tenant and LoRA."""
+    queue = list_key[list_key.index(".") :]
+    for end in ("\x06", "@", "&"):
+        queue = queue.partition(end)[0]
+    return queue
