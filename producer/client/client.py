@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this
     from imagefleet.producer.bulk.dry_run import DryRun
     from imagefleet.producer.bulk.inputs import Rows
     from imagefleet.producer.bulk.run import BulkRun
-    from imagefleet.shared.jobs.dead_letters import DeadLetters
+    from imagefleet.producer.connection.lane_dead_letters import LaneDeadLetters
     from imagefleet.shared.jobs.fleet_status import FleetReader
     from imagefleet.shared.jobs.tenants import Tenants
     from imagefleet.shared.webhooks.outbox import Outbox
@@ -87,7 +87,7 @@ class Client(JobAccess):
         return self.connection.tenants
 
     @property
-    def dead_letters(self) -> "DeadLetters":
+    def dead_letters(self) -> "LaneDeadLetters":
         """What reads and redrives messages that the fleet gave up."""
         return self.connection.dead_letters
 

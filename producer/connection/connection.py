@@ -32,8 +32,8 @@ from imagefleet.shared.storage.job_keys import job_folder
 if TYPE_CHECKING:  # their models take long to build, and few producers use them
     from redis import Redis
 
+    from imagefleet.producer.connection.lane_dead_letters import LaneDeadLetters
     from imagefleet.shared.bulk.runs import RunRecords
-    from imagefleet.shared.jobs.dead_letters import DeadLetters
     from imagefleet.shared.jobs.fleet_status import FleetReader, FleetStatus
     from imagefleet.shared.jobs.tenants import Tenants
     from imagefleet.shared.jobs.worker_status import WorkerStatus
@@ -69,14 +69,14 @@ class Connection:
         """What reads and sets the weights and limits of tenants."""
         from imagefleet.shared.jobs.tenants import Tenants
 
-        return Tenants(self.redis, self.namespace)
+        return Tenants(self.lanes)
 
     @cached_property
-    def dead_letters(self) -> "DeadLetters":
+    def dead_letters(self) -> "LaneDeadLetters":
         """What reads and redrives messages that the fleet gave up."""
-        from imagefleet.shared.jobs.dead_letters import DeadLetters
+        from imagefleet.producer.connection.lane_dead_letters import LaneDeadLetters
 
-        return DeadLetters(self.redis, self.namespace)
+        return LaneDeadLetters(self.lanes)
 
     @cached_property
     def outbox(self) -> "Outbox":
@@ -90,7 +90,7 @@ class Connection:
         """What reads the workers and the queues."""
         from imagefleet.shared.jobs.fleet_status import FleetReader
 
-        return FleetReader(self.redis, self.namespace)
+        return FleetReader(self.lanes)
 
     @cached_property
     def _runs(self) -> "RunRecords":

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
+from imagefleet.producer.connection.lane_dead_letters import LaneDeadLetters
+from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.model import State
 
 
@@ -14,7 +15,7 @@ class Redriven(NamedTuple):
     note: str
 
 
-def redrive(letters: DeadLetters, letter: DeadLetter) -> Redriven:
+def redrive(letters: LaneDeadLetters, letter: DeadLetter) -> Redriven:
     """Redrive a letter.
 
     Raises:

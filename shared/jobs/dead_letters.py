@@ -162,10 +162,14 @@ class DeadLetters:
 
     def ids(self) -> list[str]:
         """Return the ids of all letters, the latest first."""
-        ids: list[str] | None = read_key(
-            self._redis, lambda pipe: pipe.zrevrange(self._keys[0], 0, -1)
+        return [letter_id for letter_id, _ in self.times()]
+
+    def times(self) -> list[tuple[str, float]]:
+        """Return the id of each letter and when it was added, the latest first."""
+        times: list[tuple[str, float]] | None = read_key(
+            self._redis, lambda pipe: pipe.zrevrange(self._keys[0], 0, -1, withscores=True)
         )
-        return ids or []
+        return times or []
 
     def find(self, letter_id: str) -> DeadLetter | None:
         """Return the letter with this id; None if there is none, or it is damaged."""
@@ -173,19 +177,8 @@ class DeadLetters:
         return _parse(letter_id, text)
 
     def lookup(self, names: Iterable[str]) -> list[DeadLetter | UnknownJob]:
-        """Return the letters with these ids or job ids, each once, and an error for each name that
-        no letter has."""
-        by_name: dict[str, list[DeadLetter]] = {}
-        for letter in self.read():
-            for name in {letter.id, letter.job_id} - {None}:
-                by_name.setdefault(cast(str, name), []).append(letter)
-        found: dict[str, DeadLetter | UnknownJob] = {}
-        for name in names:
-            if name in by_name:
-                found |= {letter.id: letter for letter in by_name[name]}
-            else:
-                found[name] = UnknownJob(f"no dead letter has the id or the job id {name!r}")
-        return list(found.values())
+        """Return the letters with these ids or job ids; see `letters_of`."""
+        return letters_of(self.read(), names)
 
     def redrive(self, letter: DeadLetter) -> State:
         """Send a letter through the fleet once more, with new counts. Return its job's new state.
@@ -224,6 +217,24 @@ class DeadLetters:
             pipe.zrem(self._keys[0], letter.id)
             pipe.hdel(self._keys[1], letter.id)
             pipe.execute()
+
+
+def letters_of(
+    letters: Iterable[DeadLetter], names: Iterable[str]
+) -> list[DeadLetter | UnknownJob]:
+    """Return those of `letters` with these ids or job ids, each once, and an error for each name
+    that no letter has."""
+    by_name: dict[str, list[DeadLetter]] = {}
+    for letter in letters:
+        for name in {letter.id, letter.job_id} - {None}:
+            by_name.setdefault(cast(str, name), []).append(letter)
+    found: dict[str, DeadLetter | UnknownJob] = {}
+    for name in names:
+        if name in by_name:
+            found |= {letter.id: letter for letter in by_name[name]}
+        else:
+            found[name] = UnknownJob(f"no dead letter has the id or the job id {name!r}")
+    return list(found.values())
 
 
 def _foreign_letter(letter: DeadLetter) -> MessageRejected:

@@ -2,8 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 from pydantic import Field
 
@@ -23,11 +23,9 @@ from imagefleet.shared.jobs.redis_keys import (
     outbox_key,
 )
 from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerStatus
+from imagefleet.shared.redis_client.lanes import Lane, Lanes
 from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 _LISTS_PER_ROUND_TRIP: Final = 500
 """Queues per round trip."""
@@ -36,6 +34,7 @@ _MAX_HEADS: Final = 8_192
 _HEADS_AT_ONCE: Final = 256
 """Those of them in one call of the script, which holds up the other clients."""
 _BULK: Final = "bulk."
+_OLDEST: Final = "oldest_message"
 _MAX_DIGITS: Final = 19
 """The largest number that Redis counts to has this many digits. A longer one is no count of ours.
 """
@@ -94,35 +93,27 @@ class FleetStatus(Model):
 class _List(NamedTuple):
     """One Redis list that is not empty."""
 
+    lane: Lane
     queue: str
     key: str
     length: int
 
 
 class FleetReader:
-    """Reads the status of one namespace."""
+    """Reads the status of one fleet, in all its lanes."""
 
-    def __init__(self, client: "Redis", namespace: str) -> None:
-        self._redis = client
-        self._namespace = namespace
-        self.workers: Final = WorkerRegistry(client, namespace)
-        self._oldest_message = load_script(client, __package__, "oldest_message")
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self.workers: Final = WorkerRegistry(lanes.first.client, lanes.first.namespace)
+        self._oldest_message = [load_script(each.client, __package__, _OLDEST) for each in lanes]
 
     def read(self) -> FleetStatus:
         """Return the status now. The parts are read one after the other, not as a snapshot."""
         workers = self.workers.statuses()
-        lists = list(self._waiting_lists())
-        failures = self._failures()
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hgetall(job_ends_key(self._namespace))
-            for key in (delayed_key, dead_letters_key, outbox_key, outbox_given_up_key):
-                pipe.zcard(key(self._namespace))
-            pipe.hget(dead_letter_totals_key(self._namespace), "dropped")
-            for worker in workers:
-                pipe.hlen(claims_key(self._namespace, worker.worker))
-            ends, *sizes, dropped = (answers := read_ignoring_wrong_types(pipe))[:6]
-        delayed, dead_letters, callbacks, given_up = (size or 0 for size in sizes)
-        claims = [size or 0 for size in answers[6:]]
+        lists = [each for lane in self._lanes for each in _waiting_lists(lane)]
+        failures = sum_failures(counts for lane in self._lanes for counts in _failures(lane))
+        parts = [_Sizes.read(lane, [each.worker for each in workers]) for lane in self._lanes]
+        claims = [sum(held) for held in zip(*(part.claims for part in parts), strict=True)]
         return FleetStatus(
             workers=tuple(
                 worker.model_copy(update={"claims": held})
@@ -136,54 +127,22 @@ class FleetReader:
                 min(held, max(0, worker.shards))
                 for held, worker in zip(claims, workers, strict=True)
             ),
-            delayed=delayed,
-            dead_letters=dead_letters,
-            dead_letters_dropped=_count(dropped) or 0,
-            callbacks=callbacks,
-            callbacks_given_up=given_up,
-            job_ends={
-                name: number
-                for name, text in (ends or {}).items()
-                if (number := _count(text)) is not None
-            },
+            delayed=sum(part.delayed for part in parts),
+            dead_letters=sum(part.dead_letters for part in parts),
+            dead_letters_dropped=sum(part.dropped for part in parts),
+            callbacks=sum(part.callbacks for part in parts),
+            callbacks_given_up=sum(part.given_up for part in parts),
+            job_ends=_sum_counts(part.job_ends for part in parts),
             failures=failures,
         )
 
-    def _failures(self) -> dict[str, dict[str, int]]:
-        now, _ = self._redis.time()
-        with self._redis.pipeline(transaction=False) as pipe:
-            for key in failure_keys(self._namespace, now):
-                pipe.hgetall(key)
-            return sum_failures(read_ignoring_wrong_types(pipe))
-
-    def _waiting_lists(self) -> Iterator[_List]:
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.smembers(known_queues_key(self._namespace))
-            [known] = read_ignoring_wrong_types(pipe)
-        keys = [
-            (queue, list_key(queue, step))
-            for queue in sorted(known or ())
-            for step in PRIORITY_STEPS
-        ]
-        for at in range(0, len(keys), _LISTS_PER_ROUND_TRIP):
-            part = keys[at : at + _LISTS_PER_ROUND_TRIP]
-            with self._redis.pipeline(transaction=False) as pipe:
-                for _, key in part:
-                    pipe.llen(key)
-                lengths: list[Any] = pipe.execute(raise_on_error=False)
-            for (queue, key), length in zip(part, lengths, strict=True):
-                if isinstance(length, int) and length:  # a key of another type holds no jobs
-                    yield _List(queue, key, length)
-
     def _queues(self, lists: Sequence[_List]) -> Iterator[QueueStatus]:
-        ages: dict[str, float | None] = {}
-        for at in range(0, min(len(lists), _MAX_HEADS), _HEADS_AT_ONCE):
-            ages |= self._ages([each.key for each in lists[at : at + _HEADS_AT_ONCE]])
-        by_name: defaultdict[str, list[_List]] = defaultdict(list)
+        ages = self._ages(lists[:_MAX_HEADS])
+        by_key: defaultdict[str, list[_List]] = defaultdict(list)
         for each in lists:
-            by_name[queue_of_compile_key(each.queue)].append(each)
-        for name, members in sorted(by_name.items()):
-            compile_key = name.removeprefix(f"{self._namespace}.")
+            name = queue_of_compile_key(each.queue)
+            by_key[name.removeprefix(f"{each.lane.namespace}.")].append(each)
+        for compile_key, members in sorted(by_key.items()):
             model, _, shape = compile_key.removeprefix(_BULK).rpartition(".")
             known = [age for each in members if (age := ages.get(each.key)) is not None]
             yield QueueStatus(
@@ -195,15 +154,97 @@ class FleetReader:
                 oldest_s=max(known, default=None),
             )
 
-    def _ages(self, keys: Sequence[str]) -> dict[str, float | None]:
-        if not keys:
-            return {}
-        times = self._oldest_message(keys=keys, args=[job_key(self._namespace, "")])
-        seconds, microseconds = self._redis.time()
-        now = seconds + microseconds / 1e6
-        return {
-            key: _age(text, now) for key, text in zip(keys, cast(list[str], times), strict=True)
+    def _ages(self, lists: Sequence[_List]) -> dict[str, float | None]:
+        """Return the age of the oldest job of each list, by the key of the list."""
+        ages: dict[str, float | None] = {}
+        for lane in self._lanes:
+            keys = [each.key for each in lists if each.lane is lane]
+            for at in range(0, len(keys), _HEADS_AT_ONCE):
+                part = keys[at : at + _HEADS_AT_ONCE]
+                times = self._oldest_message[lane.number](
+                    keys=part, args=[job_key(lane.namespace, "")]
+                )
+                seconds, microseconds = lane.client.time()
+                now = seconds + microseconds / 1e6
+                ages |= {
+                    key: _age(text, now)
+                    for key, text in zip(part, cast(list[str], times), strict=True)
+                }
+        return ages
+
+
+class _Sizes(NamedTuple):
+    """What one lane holds, beside its queues."""
+
+    job_ends: dict[str, int]
+    delayed: int
+    dead_letters: int
+    callbacks: int
+    given_up: int
+    dropped: int
+    claims: list[int]
+    """Messages that each worker holds."""
+
+    @classmethod
+    def read(cls, lane: Lane, workers: Sequence[str]) -> "_Sizes":
+        with lane.client.pipeline(transaction=False) as pipe:
+            pipe.hgetall(job_ends_key(lane.namespace))
+            for key in (delayed_key, dead_letters_key, outbox_key, outbox_given_up_key):
+                pipe.zcard(key(lane.namespace))
+            pipe.hget(dead_letter_totals_key(lane.namespace), "dropped")
+            for worker in workers:
+                pipe.hlen(claims_key(lane.namespace, worker))
+            ends, *sizes, dropped = (answers := read_ignoring_wrong_types(pipe))[:6]
+        job_ends = {
+            name: number
+            for name, text in (ends or {}).items()
+            if (number := _count(text)) is not None
         }
+        delayed, dead_letters, callbacks, given_up = (size or 0 for size in sizes)
+        return cls(
+            job_ends=job_ends,
+            delayed=delayed,
+            dead_letters=dead_letters,
+            callbacks=callbacks,
+            given_up=given_up,
+            dropped=_count(dropped) or 0,
+            claims=[size or 0 for size in answers[6:]],
+        )
+
+
+def _failures(lane: Lane) -> list[dict[str, str] | None]:
+    """Return the failed attempts of the last hour, as `sum_failures` takes them."""
+    now, _ = lane.client.time()
+    with lane.client.pipeline(transaction=False) as pipe:
+        for key in failure_keys(lane.namespace, now):
+            pipe.hgetall(key)
+        return read_ignoring_wrong_types(pipe)
+
+
+def _waiting_lists(lane: Lane) -> Iterator[_List]:
+    with lane.client.pipeline(transaction=False) as pipe:
+        pipe.smembers(known_queues_key(lane.namespace))
+        [known] = read_ignoring_wrong_types(pipe)
+    keys = [
+        (queue, list_key(queue, step)) for queue in sorted(known or ()) for step in PRIORITY_STEPS
+    ]
+    for at in range(0, len(keys), _LISTS_PER_ROUND_TRIP):
+        part = keys[at : at + _LISTS_PER_ROUND_TRIP]
+        with lane.client.pipeline(transaction=False) as pipe:
+            for _, key in part:
+                pipe.llen(key)
+            lengths: list[Any] = pipe.execute(raise_on_error=False)
+        for (queue, key), length in zip(part, lengths, strict=True):
+            if isinstance(length, int) and length:  # a key of another type holds no jobs
+                yield _List(lane, queue, key, length)
+
+
+def _sum_counts(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for counts in parts:
+        for name, number in counts.items():
+            total[name] = total.get(name, 0) + number
+    return total
 
 
 def _age(submitted_at: str, now: float) -> float | None:

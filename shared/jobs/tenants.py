@@ -4,19 +4,17 @@ All of it is in Redis, so one command changes it for every worker and producer a
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_whole_number
 from imagefleet.shared.jobs.model import Model, check_name, parse_count
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, tenant_of
 from imagefleet.shared.jobs.redis_keys import known_queues_key, limits_key, weights_key
-from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
+from imagefleet.shared.redis_client.lanes import Lane, Lanes
+from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types, read_key
 from imagefleet.shared.text.printable import printable
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +42,13 @@ class TenantStatus(Model):
 
 
 class Tenants:
-    """This class reads and changes the tenants of one namespace."""
+    """This class reads and changes the tenants of a fleet.
 
-    def __init__(self, client: "Redis", namespace: str) -> None:
-        self._redis = client
-        self._queues = known_queues_key(namespace)
-        self._weights = weights_key(namespace)
-        self._limits = limits_key(namespace)
+    Each lane has a copy of their weights and limits, for the scripts that run there.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
 
     def set_weight(self, tenant: str, weight: float) -> None:
         """Set a tenant's weight, from the next claim on.
@@ -63,7 +61,8 @@ class Tenants:
         if not _MIN_WEIGHT <= weight <= _MAX_WEIGHT:
             limit = f"must be at least {_MIN_WEIGHT:f} and at most {_MAX_WEIGHT:,}"
             raise InvalidRequest("weight", weight, limit)
-        self._redis.hset(self._weights, tenant, str(weight))
+        for lane in self._lanes:
+            lane.client.hset(weights_key(lane.namespace), tenant, str(weight))
 
     def set_limit(self, tenant: str, jobs: int | None) -> None:
         """Set how many jobs of `tenant`, or of all together (`*`), may wait. None: no limit.
@@ -71,23 +70,28 @@ class Tenants:
         Raises:
             InvalidRequest: `jobs` is no whole number or negative, or no tenant can have this name.
         """
-        if jobs is None:
-            self._redis.hdel(self._limits, tenant)
-            return
-        _check_tenant(tenant)
-        check_whole_number("limit", jobs, 0)
-        self._redis.hset(self._limits, tenant, jobs)
+        if jobs is not None:
+            _check_tenant(tenant)
+            check_whole_number("limit", jobs, 0)
+        for lane in self._lanes:
+            if jobs is None:
+                lane.client.hdel(limits_key(lane.namespace), tenant)
+            else:
+                lane.client.hset(limits_key(lane.namespace), tenant, jobs)
 
     def statuses(self) -> list[TenantStatus]:
         """Return `*` first, then each tenant with waiting jobs, a weight or a limit, by name."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hgetall(self._weights)
-            pipe.hgetall(self._limits)
-            pipe.smembers(self._queues)
-            texts, limit_texts, queues = read_ignoring_wrong_types(pipe)
+        first = self._lanes.first
+        with first.client.pipeline(transaction=False) as pipe:
+            pipe.hgetall(weights_key(first.namespace))
+            pipe.hgetall(limits_key(first.namespace))
+            texts, limit_texts = read_ignoring_wrong_types(pipe)
         weights = _parse_each("weight", texts or {}, _parse_weight)
         limits = _parse_each("limit", limit_texts or {}, parse_count)
-        waiting = self._count_waiting(sorted(queues or ()))
+        waiting: dict[str, int] = {}
+        for lane in self._lanes:
+            for tenant, jobs in _count_waiting(lane).items():
+                waiting[tenant] = waiting.get(tenant, 0) + jobs
         waiting[ALL_TENANTS] = sum(waiting.values())
         return [
             TenantStatus(
@@ -99,18 +103,22 @@ class Tenants:
             for tenant in sorted({*waiting, *weights, *limits})
         ]
 
-    def _count_waiting(self, queues: Sequence[str]) -> dict[str, int]:
-        with self._redis.pipeline(transaction=False) as pipe:
-            for queue in queues:
-                for level in PRIORITY_STEPS:
-                    pipe.llen(list_key(queue, level))
-            lengths = iter(read_ignoring_wrong_types(pipe))
-        waiting: dict[str, int] = {}
+
+def _count_waiting(lane: Lane) -> dict[str, int]:
+    """Return the jobs of each tenant in the queues of one lane."""
+    known = known_queues_key(lane.namespace)
+    queues = sorted(read_key(lane.client, lambda pipe: pipe.smembers(known)) or ())
+    with lane.client.pipeline(transaction=False) as pipe:
         for queue in queues:
-            tenant = tenant_of(queue) or NO_TENANT
-            count = sum(next(lengths) or 0 for _ in PRIORITY_STEPS)
-            waiting[tenant] = waiting.get(tenant, 0) + count
-        return waiting
+            for level in PRIORITY_STEPS:
+                pipe.llen(list_key(queue, level))
+        lengths = iter(read_ignoring_wrong_types(pipe))
+    waiting: dict[str, int] = {}
+    for queue in queues:
+        tenant = tenant_of(queue) or NO_TENANT
+        count = sum(next(lengths) or 0 for _ in PRIORITY_STEPS)
+        waiting[tenant] = waiting.get(tenant, 0) + count
+    return waiting
 
 
 def _parse_weight(text: str) -> float | None:

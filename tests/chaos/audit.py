@@ -18,6 +18,7 @@ from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.fleet_status import FleetReader
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent, State
 from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.redis_client.lanes import Lanes
 from tests.chaos.fleet import Worker
 from tests.chaos.planned_jobs import ALLOWED_STATES, TENANTS, PlannedJob, Scenario
 from tests.chaos.webhook_receiver import FlakyReceiver
@@ -254,7 +255,7 @@ def _wrong_ends(client: Redis, namespace: str) -> list[str]:
             pipe.hget(key, "state")
         recorded = Counter(cast(list[str], pipe.execute()))
     counted: Counter[str] = Counter()
-    for name, number in FleetReader(client, namespace).read().job_ends.items():
+    for name, number in FleetReader(Lanes.single(client, namespace)).read().job_ends.items():
         counted[name.partition(":")[0]] += number
     return [
         f"{state}: {counted[state]} counted, {recorded[state]} recorded"

@@ -19,6 +19,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
 from imagefleet.worker.queues.claims import Claims
@@ -142,7 +143,7 @@ def test_jobs_without_a_tenant_count_as_one_tenant(
 def test_a_tenant_gets_images_by_its_weight(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
-    Tenants(client, namespace).set_weight("gold", 3)
+    Tenants(Lanes.single(client, namespace)).set_weight("gold", 3)
     for tenant in ("gold", "free"):
         client.lpush(_add_tenant_queue(client, namespace, "q", tenant), *[tenant] * 400)
     assert _claim_and_ack(make_claims("w"), group, 50, 8) == {"gold": 300, "free": 100}

@@ -12,6 +12,7 @@ from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
@@ -307,7 +308,7 @@ def test_a_key_of_another_type_in_place_of_the_claims_costs_no_message(
 def test_the_jobs_without_a_tenant_have_a_weight_too(
     make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str
 ) -> None:
-    Tenants(client, namespace).set_weight("", 3)
+    Tenants(Lanes.single(client, namespace)).set_weight("", 3)
     client.sadd(known_queues_key(namespace), f"{queue}@free")
     client.lpush(queue, *["plain"] * 80)
     client.lpush(f"{queue}@free", *["free"] * 80)

@@ -18,6 +18,7 @@ from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.tenants import Tenants
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import (
@@ -134,7 +135,7 @@ def test_jobs_are_submitted_under_a_limit_beside_damaged_keys(
     client.sadd(f"{namespace}:queues", *(f"{namespace}.q@t{number}" for number in range(known)))
     client.delete(f"{namespace}:{key}")
     client.set(f"{namespace}:{key}", "another type")
-    Tenants(client, namespace).set_limit("*", 5)
+    Tenants(Lanes.single(client, namespace)).set_limit("*", 5)
     jobs = producer.submit_many(["a", "b"])
     assert [job.status().state for job in jobs] == ["queued", "queued"]
     producer.submit_many(["c", "d"])
@@ -157,7 +158,7 @@ def test_a_weight_that_no_claim_could_use_is_refused(
 ) -> None:
     limit = "must be at least 0.000001 and at most 1,000,000"
     with pytest.raises(InvalidRequest, match=f"weight=.*: {limit}"):
-        Tenants(client, namespace).set_weight("gold", weight)
+        Tenants(Lanes.single(client, namespace)).set_weight("gold", weight)
 
 
 @pytest.mark.parametrize("key", ["queues", "queues:0"])

@@ -164,8 +164,8 @@ def test_a_flood_of_one_tenant_does_not_delay_another(lanes: Lanes) -> None:
 
 
 def test_a_tenant_gets_images_by_its_weight(lanes: Lanes) -> None:
+    Tenants(lanes).set_weight("gold", 3)
     for lane in lanes:
-        Tenants(lane.client, lane.namespace).set_weight("gold", 3)
         for tenant in ("gold", "free"):
             _push(lane, "q", *[tenant] * 100, tenant=tenant)
     served = _serve(_claims(lanes), [_group(lanes)], 40, 8)

@@ -1,5 +1,6 @@
 """A producer of a fleet in a cluster submits, reads, cancels and deletes jobs of every lane."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -7,7 +8,9 @@ import pytest
 from pydantic import SecretStr
 
 from imagefleet import Client, InvalidRequest, JobCancelled, State
+from imagefleet.producer.fleet.redrive import redrive
 from imagefleet.producer.gateway.jobs.change_subscription import ChangeSubscription
+from imagefleet.shared.jobs.redis_keys import limits_key, weights_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.lanes import DEFAULT_LANES
 from imagefleet.shared.settings.settings import Settings
@@ -112,3 +115,63 @@ def test_the_lane_of_a_request_does_not_depend_on_what_it_asks_for(producer: Cli
     for number, request in enumerate(requests):
         assert records.submit([(f"same-{number}", request)], offers={}) == [True]
         assert records.of(f"same-{number}").get(f"same-{number}").request == request
+
+
+def test_the_view_of_the_fleet_is_of_all_lanes(producer: Client, workers: list[LaneWorker]) -> None:
+    _submit_own(producer)
+    producer.submit("of gold", tenant="gold", id=OWN_IDS[0] + "-gold")
+    fleet = producer.connection.read_fleet()
+    [queue] = fleet.queues
+    assert (queue.model, queue.shape, queue.waiting, queue.tenants) == (
+        *("default", "native"),
+        *(len(OWN_IDS) + 1, 2),
+    )
+    assert fleet.waiting == len(OWN_IDS) + 1
+    assert queue.oldest_s is not None
+    assert len(fleet.workers) == 1  # it has a lease in every lane
+    held = sum(len(worker.claim()) for worker in workers)
+    fleet = producer.connection.read_fleet()
+    assert (fleet.waiting, fleet.in_flight, fleet.queues) == (0, held, ())
+    assert fleet.workers[0].claims == held
+
+
+def test_tenants_have_their_weights_in_every_lane_and_their_jobs_are_counted_in_all(
+    producer: Client,
+) -> None:
+    producer.tenants.set_weight("gold", 2)
+    for job_id in OWN_IDS:
+        producer.submit("a", id=job_id, tenant="gold")
+    everyone, gold = producer.tenants.statuses()
+    assert (everyone.tenant, everyone.waiting) == ("*", len(OWN_IDS))
+    assert (gold.waiting, gold.weight) == (len(OWN_IDS), 2)
+    weights = [
+        each.client.hgetall(weights_key(each.namespace)) for each in producer.connection.lanes
+    ]
+    assert weights == [{"gold": "2"}] * len(weights)
+    producer.tenants.set_limit("gold", 5)
+    producer.tenants.set_limit("gold", None)
+    assert not any(
+        each.client.exists(limits_key(each.namespace)) for each in producer.connection.lanes
+    )
+
+
+def test_dead_letters_of_every_lane_are_read_redriven_and_dropped(
+    producer: Client, workers: list[LaneWorker]
+) -> None:
+    _submit_own(producer)
+    for worker in workers:
+        worker.give_up()
+    letters = producer.dead_letters.read()
+    assert {letter.job_id for letter in letters} == set(OWN_IDS)
+    assert [letter.at for letter in letters] == sorted((each.at for each in letters), reverse=True)
+    assert letters[:5] == producer.dead_letters.read(5)
+    assert set(producer.dead_letters.ids()) == {letter.id for letter in letters}
+    for letter in letters[:8]:
+        assert producer.dead_letters.find(letter.id) == letter
+        assert redrive(producer.dead_letters, letter).done
+    for letter in letters[8:]:
+        producer.dead_letters.drop(letter)
+    assert producer.dead_letters.read() == []
+    assert sum(worker.work() for worker in workers) == 8
+    states = Counter(status.state for status in producer.statuses(OWN_IDS))
+    assert states == {State.SUCCEEDED: 8, State.FAILED: len(OWN_IDS) - 8}

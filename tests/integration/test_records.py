@@ -27,6 +27,7 @@ from imagefleet.shared.jobs.resend import RESEND_AFTER_S
 from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.jobs.submit_errors import check_same_request
 from imagefleet.shared.redis_client.connection import celery_url
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.processes import until
 from tests.support.records import start_attempt
@@ -538,7 +539,7 @@ def test_ends_are_counted_once_by_state_and_code(
         records.succeed("good", "a", RESULT, None)
         records.fail("bad", "a", JobError(code="device_error", message='"code":"x"'), None)
         records.cancel("unwanted", "", None)
-    ends = FleetReader(client, namespace).read().job_ends
+    ends = FleetReader(Lanes.single(client, namespace)).read().job_ends
     assert ends == {"succeeded": 1, "failed:device_error": 1, "cancelled": 1}
 
 

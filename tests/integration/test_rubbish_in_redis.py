@@ -18,6 +18,7 @@ from imagefleet.producer.commands.cli import main
 from imagefleet.producer.fleet.metrics import FleetCollector
 from imagefleet.producer.fleet.snapshot import read_snapshot
 from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import JobError, State
 from imagefleet.shared.jobs.offers import OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
@@ -109,7 +110,8 @@ def _add_jobs(producer: Client, client: redis.Redis, each: str) -> None:
     producer.tenants.set_weight(tenant, 2)
     producer.tenants.set_limit(tenant, 100)
     message = json.dumps({"headers": {"id": f"dead-{each}"}})
-    producer.dead_letters.add("q", message, code="c", reason="why", deliveries=1)
+    letters = DeadLetters(producer.connection.redis, producer.connection.namespace)
+    letters.add("q", message, code="c", reason="why", deliveries=1)
 
 
 def _add_others(producer: Client, client: redis.Redis, each: str) -> None:

@@ -18,6 +18,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import dead_letter_contents_key, job_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.worker_names import host_of, worker_of
+from imagefleet.shared.redis_client.lanes import Lanes
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.receiver import Receiver
@@ -132,4 +133,4 @@ def test_a_count_that_is_no_hash_costs_no_job(client: redis.Redis, namespace: st
     records.submit([("j", JobRequest.parse({"prompt": "a"}))])
     start_attempt(records, "j", "a-host:1:ab/1.0")
     assert records.fail("j", "a-host:1:ab/1.0", JobError(code="c", message="m"), None).happened
-    assert FleetReader(client, namespace).read().failures == {}
+    assert FleetReader(Lanes.single(client, namespace)).read().failures == {}

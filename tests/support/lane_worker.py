@@ -1,5 +1,7 @@
 """A worker of one lane without devices, for tests of lanes in a cluster."""
 
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.model import JobError
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.transitions import Acknowledgement, StartRequest
 from imagefleet.shared.redis_client.connection import connect_lanes
@@ -24,6 +26,7 @@ class LaneWorker:
         )
         self.claims.lease.acquire()
         self.records = JobRecords(lane.client, lane.namespace, retention_s=3600)
+        self._dead_letters = DeadLetters(lane.client, lane.namespace)
         self._group = QueueGroup(name="native", queues=(f"{lane.namespace}.default.native",))
 
     def claim(self) -> list[Claimed]:
@@ -49,8 +52,25 @@ class LaneWorker:
         done = 0
         while claimed := self.claim():
             for message in claimed:
-                job_id = message.message.partition('"id":"')[2].partition('"')[0]
+                job_id = _job_id(message)
                 self.start(job_id, message)
                 self.finish(job_id, message)
                 done += 1
         return done
+
+    def give_up(self) -> None:
+        """Claim and fail what waits, with a dead letter each."""
+        error = JobError(code="worker_error", message="m")
+        while claimed := self.claim():
+            for message in claimed:
+                job_id = _job_id(message)
+                self.start(job_id, message)
+                assert self.records.fail(job_id, message.attempt, error, None).happened
+                self._dead_letters.add(
+                    message.list_key, message.message, code="c", reason="r", deliveries=1
+                )
+                self.claims.ack(message.tag)
+
+
+def _job_id(claimed: Claimed) -> str:
+    return claimed.message.partition('"id":"')[2].partition('"')[0]

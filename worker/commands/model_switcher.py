@@ -27,6 +27,7 @@ from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.process.child_process import die_with_parent
 from imagefleet.shared.process.kubernetes import SERVER_VARIABLE
 from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.settings.settings import ENV_PREFIX
 from imagefleet.worker.commands.next_model import (
     FirstSeen,
@@ -64,7 +65,7 @@ class ModelSwitcher:
         )
         # Each pass asks once: the watchdog of systemd must be fed while Redis is away.
         self._redis = connect(settings.redis_url.get_secret_value(), retries=0)
-        self._fleet = FleetReader(self._redis, settings.namespace)
+        self._fleet = FleetReader(Lanes.single(self._redis, settings.namespace))
         registry = OfferRegistry(self._redis, settings.namespace)
         self._offers = OfferRenewal(registry, settings.forget_models_s)
         self._names: dict[str, str] = {}

@@ -10,7 +10,7 @@ import pytest
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.keys import ApiKeys
 from imagefleet.producer.gateway.jobs.job_ids import stored_id
-from imagefleet.shared.jobs.dead_letters import DeadLetter
+from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.processes import until
@@ -129,7 +129,8 @@ def test_no_prompt_image_or_address_of_another_tenant_is_shown(
     tenants: TwoTenants, operator: httpx.Client
 ) -> None:
     _fail(tenants, "secret-1")
-    letters = tenants.producer.dead_letters
+    connection = tenants.producer.connection
+    letters = DeadLetters(connection.redis, connection.namespace)
     for code, reason in [
         ("invalid_request", f"prompt={SECRET!r}: must be shorter"),
         ("worker_error", f"ValueError: cannot encode {SECRET}"),
