@@ -14,7 +14,8 @@ The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with
 for well-known checkpoints (`known`), and for SDXL's base and refiner together
 (`ensemble.safetensors`); `loras`; textual inversions (`inversions`); images with the bundled
 model's LoRA (`outline`); the hidden states of a text encoder (`qwen3.safetensors`); and the answers
-for flow models (`z_image.safetensors`, `flux2_klein.safetensors`). The tests that read them need no
+for flow models (`z_image.safetensors`, `flux2_klein.safetensors` and
+`flux2_klein_references.safetensors`). The tests that read them need no
 torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
@@ -40,6 +41,7 @@ from tools.parity.checkpoints import (
 )
 from tools.parity.clip_skip import clip_skips
 from tools.parity.edits import edits
+from tools.parity.flow.flux2_klein_reference_truth import flux2_klein_references
 from tools.parity.flow.flux2_klein_truth import flux2_klein_answers
 from tools.parity.flow.qwen_truth import qwen_states
 from tools.parity.flow.schedule_truth import flow_runs
@@ -127,6 +129,10 @@ def write_flux2_klein(target: Path) -> None:
     save_file(flux2_klein_answers(), target)
 
 
+def write_flux2_klein_references(target: Path) -> None:
+    save_file(flux2_klein_references(), target)
+
+
 def write_full_size(target: Path) -> None:
     target.write_text(json.dumps(full_size(), indent=1) + "\n", encoding="utf-8")
 
@@ -169,6 +175,7 @@ PARTS = {
     "qwen3.safetensors": write_qwen3,
     "z_image.safetensors": write_z_image,
     "flux2_klein.safetensors": write_flux2_klein,
+    "flux2_klein_references.safetensors": write_flux2_klein_references,
     "full_size.json": write_full_size,
     "known.safetensors": write_known,
     "ensemble.safetensors": write_ensemble,

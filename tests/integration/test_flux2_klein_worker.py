@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from imagefleet import Client, InvalidRequest, Job
+from imagefleet import Client, Job, JobFailed
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from tests.support.processes import Worker
@@ -19,6 +19,8 @@ from tools.parity.flow.flux2_klein_case import HEIGHT, WIDTH, Variant, write_con
 from tools.parity.known.write import init_image
 
 NAME: Final = "tiny-klein"
+SIDE: Final = 64
+"""diffusers takes no reference image with a smaller side."""
 JOBS: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("a red circle", 1, {}),
     ("a red circle", 1, {"guidance_scale": 9.0, "negative_prompt": "blue"}),
@@ -44,7 +46,7 @@ def test_a_worker_makes_jobs_and_a_dataset_with_the_defaults_of_a_distilled_mode
             "IMAGEFLEET_STORAGE_URL": f"file://{tmp_path}/store",
             "IMAGEFLEET_CACHE_DIR": str(tmp_path / "cache"),
             "IMAGEFLEET_MODEL": str(tmp_path / NAME),
-            "IMAGEFLEET_SHAPES": f"{HEIGHT}x{WIDTH}",
+            "IMAGEFLEET_SHAPES": f"{HEIGHT}x{WIDTH},{SIDE}x{SIDE}",
             "IMAGEFLEET_DEVICES": "1",
             "IMAGEFLEET_PER_DEVICE_BATCH": "2",
             "IMAGEFLEET_BATCHING": "continuous",
@@ -61,8 +63,18 @@ def test_a_worker_makes_jobs_and_a_dataset_with_the_defaults_of_a_distilled_mode
             assert np.abs(first - other).max() > 1
         document = json.loads(store.get(f"jobs/{jobs[0].id}/0.json"))
         assert (document["num_inference_steps"], document["guidance_scale"]) == (4, 1.0)
-        with pytest.raises(InvalidRequest, match=f"^image=.*{NAME}"):
-            client.submit("a", image=Image.fromarray(init_image(WIDTH)[:HEIGHT]))
+        reference = Image.fromarray(init_image(2 * SIDE))
+        large: dict[str, Any] = {"seed": 1, "height": SIDE, "width": SIDE}
+        edited = client.submit("a red circle", image=reference, **large)
+        plain = client.submit("a red circle", **large)
+        assert np.abs(_pixels(store, edited) - _pixels(store, plain)).max() > 1
+        document = json.loads(store.get(f"jobs/{edited.id}/0.json"))
+        assert document["image_digest"].startswith("sha256:")
+        too_small = client.submit("a", image=Image.fromarray(init_image(WIDTH)[:HEIGHT]))
+        with pytest.raises(
+            JobFailed, match=rf"image: .* takes none for a size of {HEIGHT}x{WIDTH}"
+        ):
+            too_small.result(timeout=900)
         run = client.bulk(["a red circle", "a blue star", "a ring"], tmp_path / "data", seed=1)
         assert run.wait(900).images == 3
         report = run.verify(sample=2)

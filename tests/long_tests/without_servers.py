@@ -227,6 +227,17 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             ],
         ),
     ],
+    "unit/engine/test_flux2_klein_references.py": [
+        Long(
+            "one of the configs stays, and the others in a stream",
+            ["test_images_with_a_reference_image_are_those_of_diffusers"],
+            but=[FIRST],
+        ),
+        Long(
+            "the same in a stream stays",
+            ["test_images_of_a_whole_batch_may_have_reference_images"],
+        ),
+    ],
     "unit/engine/test_packed_attention.py": [
         Long(
             "one of the shapes and one of the packings stay",

@@ -31,6 +31,7 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text.printable import printable
 from imagefleet.worker.devices.slots import InitInput
+from imagefleet.worker.engine.contract.image_use import ImageLimits
 from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.contract.latents_file import decode_latents, max_file_bytes
@@ -61,6 +62,7 @@ class InputImages:
         allow: AllowList,
         *,
         default_strengths: DefaultStrengths = STABLE_DIFFUSION,
+        image_limits: ImageLimits | None = None,
         latents: LatentFormat | None = None,
         timeout_s: float = _TIMEOUT_S,
         max_jobs: int = 64,
@@ -68,13 +70,14 @@ class InputImages:
     ) -> None:
         """
         Args:
-            default_strengths, latents: the model's. No latents: it takes none.
+            default_strengths, image_limits, latents: the model's. No latents: it takes none.
             max_jobs: jobs that may wait for their images, or have them fetched.
             max_fetches: jobs whose images are fetched at the same time.
         """
         self._store = store
         self._allow = allow
         self._default_strengths = default_strengths
+        self._image_limits = image_limits
         self._latents = latents
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
@@ -135,6 +138,11 @@ class InputImages:
             return self._read_latents(request.latents, request.denoising_start, shape)
         if request.image is None:
             return None
+        if (limits := self._image_limits) and not limits.allow(shape.height, shape.width):
+            raise InvalidInput(
+                f"image: this model takes none for a size of {shape}; height and width must have "
+                f"{limits}"
+            )
         image, image_digest = self._read_image("image", request.image, shape)
         pixels, mask_levels, mask_digest = np.asarray(image), None, ""
         if request.mask_image is not None:

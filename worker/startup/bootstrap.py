@@ -186,12 +186,13 @@ class _Builder:
         )
 
     def _build_input_images(self) -> InputImages:
-        settings = self._settings
+        settings, info = self._settings, self._engine.info
         return InputImages(
             self._stores.images,
             AllowList.parse(settings.callback_allow),
-            default_strengths=self._engine.info.image_use.default_strengths,
-            latents=self._engine.info.latents,
+            default_strengths=info.image_use.default_strengths,
+            image_limits=info.image_use.limits,
+            latents=info.latents,
             max_jobs=min(settings.input_image_jobs, max(1, settings.post_threads // 2)),
             max_fetches=settings.input_image_fetches,
         )

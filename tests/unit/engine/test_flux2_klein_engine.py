@@ -146,13 +146,12 @@ def _require_offers(engine: DiffusionEngine) -> None:
     assert (info.default_num_inference_steps, info.default_guidance_scale) == (8, 4.0)
     assert (info.default_scheduler, info.max_clip_skip, info.latents) == ("euler", 0, None)
     assert set(info.schedulers) == {"euler", "heun", "dpmsolver++", "unipc", "lcm"}
-    assert not info.image_use.takes_image
+    assert info.image_use.takes_image
 
 
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
-        ("image", "a.png"),
         ("clip_skip", 1),
         ("guidance_rescale", 0.5),
         ("cfg_truncation", 0.5),

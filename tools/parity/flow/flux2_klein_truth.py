@@ -84,7 +84,7 @@ def flux2_klein_answers() -> Tensors:
     for guidance in GUIDANCES:
         answers[f"image|{guidance}"] = _image(pipeline, guidance)
     for name, variant in VARIANTS.items():
-        answers[name] = _image_of(variant)
+        answers[name] = image_of(variant)
     answers |= _images_with_loras()
     return {key: tensor.clone().contiguous() for key, tensor in answers.items()}
 
@@ -158,7 +158,8 @@ def _autoencoder(pipeline: Flux2KleinPipeline) -> Tensors:
     return {"latents": latents, "decoded": decoded}
 
 
-def _image_of(variant: Variant) -> torch.Tensor:
+def image_of(variant: Variant, **given: Any) -> torch.Tensor:
+    """Return the image of a case, uint8 `[1, h, w, 3]`. `given` are arguments of the pipeline."""
     return _image(
         load_pipeline(variant),
         variant.guidance,
@@ -168,6 +169,7 @@ def _image_of(variant: Variant) -> torch.Tensor:
         width=variant.width,
         num_inference_steps=variant.steps,
         latents=torch.from_numpy(variant.noise),
+        **given,
     )
 
 

@@ -6,6 +6,7 @@ This runs in the environment of `make parity`.
 import contextlib
 import inspect
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +38,8 @@ _MODULES_WITH_NOISE: Final = (
     *(scheduling_flow_match_heun_discrete, scheduling_flow_match_lcm),
 )
 _SOLVERS: Final = ("dpmsolver++", "unipc")
+_TOKEN_AXES: Final = 3
+"""FLUX.2 gives schedulers its latents as tokens, `[b, n, c]`."""
 _RUNNING: Final = ("running_mean", "running_var")
 """They are the buffers that a checkpoint has: the statistics of a batch norm."""
 
@@ -86,7 +89,7 @@ def _retrieve_timesteps(
     num_inference_steps: int,
     device: Any,
     *,
-    sigmas: list[float],
+    sigmas: list[float] | None,
     mu: float,
 ) -> tuple[torch.Tensor, int]:
     """Set the timesteps of any scheduler of flow models. That of the pipelines raises an error with
@@ -94,6 +97,8 @@ def _retrieve_timesteps(
     options: dict[str, Any] = {}
     if isinstance(scheduler, FlowMatchEulerDiscreteScheduler | FlowMatchLCMScheduler):
         options = {"sigmas": sigmas, "mu": mu}
+        if sigmas is None:
+            options = {"num_inference_steps": num_inference_steps, "mu": mu}
     else:
         options = {"num_inference_steps": num_inference_steps}
         takes_mu = "mu" in inspect.signature(scheduler.set_timesteps).parameters
@@ -109,6 +114,11 @@ def ours_noise(pipelines: Sequence[ModuleType]) -> Iterator[None]:
     schedulers."""
 
     def draw(shape: tuple[int, ...], *_: object, **__: object) -> torch.Tensor:
+        if len(shape) == _TOKEN_AXES:
+            batch, tokens, channels = shape
+            side = math.isqrt(tokens)  # the images are square
+            drawn = torch.from_numpy(noise((batch, channels, side, side)))
+            return drawn.flatten(2).transpose(1, 2)
         return torch.from_numpy(noise(tuple(shape)))
 
     with contextlib.ExitStack() as patches:

@@ -7,7 +7,7 @@ executables, from the executable cache or newly compiled. It runs nothing.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from jax.sharding import NamedSharding
@@ -38,6 +38,39 @@ class ShapeExecutables:
     encode_text: Any = None
     """It is the `TextEncoding` of the model, for one text on each copy of the weights. None means
     that the model has none."""
+    reference_step: Any = None
+    """It is `step` for batches in which a slot has a reference image. None means that there are no
+    such slots, or not of this shape."""
+    unguided_reference_step: Any = None
+
+
+class Steps(Protocol):
+    """The executables of a shape that advance all slots. See `ShapeExecutables`."""
+
+    @property
+    def step(self) -> Any: ...
+
+    @property
+    def unguided_step(self) -> Any: ...
+
+    @property
+    def reference_step(self) -> Any: ...
+
+    @property
+    def unguided_reference_step(self) -> Any: ...
+
+
+def choose_step(executables: Steps, *, guidance: bool, reference: bool) -> Any:
+    """Return the executable of the next step.
+
+    Args:
+        executables: Of the shape.
+        guidance: Whether a slot uses guidance in it.
+        reference: Whether a slot has an `image`, which may be a reference image.
+    """
+    if reference and executables.reference_step is not None:
+        return executables.reference_step if guidance else executables.unguided_reference_step
+    return executables.step if guidance else executables.unguided_step
 
 
 @dataclass(frozen=True)
@@ -96,8 +129,8 @@ class ProgramCompiler:
 
             return lower
 
-        def step(*, guidance: bool) -> Lower:
-            function = partial(programs.step, guidance=guidance)
+        def step(*, guidance: bool, reference: bool = False) -> Lower:
+            function = partial(programs.step, guidance=guidance, reference=reference)
             return lowering(
                 function, lambda: (weights.denoiser, *begin_outputs()), donate_argnums=2
             )
@@ -110,6 +143,7 @@ class ProgramCompiler:
             "preview": lowering(programs.preview, lambda: (begin_outputs()[1], rgb_factors)),
             "decode": lowering(in_turn(programs.decode), lambda: (weights, begin_outputs()[1])),
             **self._text_lowering(lowering),
+            **reference_steps(programs, shape, step),
         }
 
     def _text_lowering(self, lowering: Callable[..., Lower]) -> dict[str, Lower]:
@@ -137,6 +171,18 @@ class ProgramCompiler:
             _abstract_arrays(empty.init_images(shape), by_slot),
             rgb_factors,
         )
+
+
+def reference_steps(
+    programs: DiffusionPrograms, shape: Shape, step: Callable[..., Lower]
+) -> dict[str, Lower]:
+    """Return the steps of batches of a shape in which a slot has a reference image."""
+    if not programs.takes_reference(shape.height, shape.width):
+        return {}
+    return {
+        "reference_step": step(guidance=True, reference=True),
+        "unguided_reference_step": step(guidance=False, reference=True),
+    }
 
 
 def one_image_at_a_time(program: Callable[..., Any], copies: int) -> Callable[..., Any]:

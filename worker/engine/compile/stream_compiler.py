@@ -18,6 +18,7 @@ from imagefleet.worker.engine.compile.program_compiler import (
     ArrayOrShape,
     Lower,
     ProgramCompiler,
+    reference_steps,
 )
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.placement.mesh import Placement
@@ -49,7 +50,9 @@ class StreamExecutables:
     decode: Any
     """It is `decode_slot`."""
     encode_text: Any = None
-    """It is that of `ShapeExecutables`."""
+    reference_step: Any = None
+    unguided_reference_step: Any = None
+    """The last three are those of `ShapeExecutables`."""
 
 
 def flat(weights: Params) -> Flat:
@@ -140,14 +143,19 @@ class StreamCompiler:
             "preview": many["preview"],
             "decode": self._lowering(decode, lambda: (self.weights, slots()[1], number)),
             **{name: lower for name, lower in one.items() if name == "encode_text"},
+            **reference_steps(self.programs, shape, partial(self._step, slots)),
         }
 
-    def _step(self, slots: Callable[[], Slots], *, guidance: bool) -> Lower:
+    def _step(
+        self, slots: Callable[[], Slots], *, guidance: bool, reference: bool = False
+    ) -> Lower:
         tree = jax.tree.structure(self.weights.denoiser)
 
         def step(denoiser: Flat, conditions: Conditions, state: SamplerState) -> Any:
             weights = jax.tree.unflatten(tree, denoiser)
-            return self.programs.step(weights, conditions, state, guidance=guidance)
+            return self.programs.step(
+                weights, conditions, state, guidance=guidance, reference=reference
+            )
 
         return self._lowering(
             step, lambda: (flat(self.weights.denoiser), *slots()), donate_argnums=2

@@ -56,6 +56,8 @@ class BatchInputBuilder:
                 inputs.image_guidance[slot] = spec.image_guidance_scale
             inputs.rows[slot] = table.padded(inputs.rows.shape[1])
             inputs.calls[slot] = len(table.rows)
+            if inputs.has_image is not None:
+                inputs.has_image[slot] = spec.init_image is not None
             for name, scale in spec.loras:
                 inputs.lora_scales[slot, self._lora_number(name)] = scale
         return inputs
@@ -179,13 +181,13 @@ def initial_mix(
     """Return the factors of the init latents and of the noise in the first latents.
 
     As in diffusers, inpainting at strength 1 starts from noise alone, but image-to-image without a
-    mask at strength 1 does not. A model that edits images starts from noise alone, too. Input
-    latents have their noise already.
+    mask at strength 1 does not. A model that edits images, or takes one as a reference, starts from
+    noise alone, too. Input latents have their noise already.
     """
     if spec.input_latents is not None:
         return table.input_scale, 0.0
     init_image = spec.init_image
-    if init_image is None or image_input is ImageInput.EDITED:
+    if init_image is None or image_input in (ImageInput.EDITED, ImageInput.REFERENCE):
         return 0.0, table.init_noise_sigma
     if init_image.mask_levels is not None and init_image.strength == 1:
         return 0.0, table.init_noise_sigma

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import DeviceError
-from imagefleet.worker.engine.compile.program_compiler import ShapeExecutables
+from imagefleet.worker.engine.compile.program_compiler import ShapeExecutables, choose_step
 from imagefleet.worker.engine.contract.interface import ImageArrays, ImageSpec, OutputArray
 from imagefleet.worker.engine.contract.unfinished_latents import require_finite
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, Decoded, InitLatents, Weights
@@ -76,8 +76,11 @@ class DeviceBatch:
         call = 0
         with device_errors():
             while call < self._required_calls():
-                is_guided = call < self._guided_calls
-                step = self._executables.step if is_guided else self._executables.unguided_step
+                step = choose_step(
+                    self._executables,
+                    guidance=call < self._guided_calls,
+                    reference=any(self._specs[slot].init_image for slot in self._live),
+                )
                 self._state, done = step(self._weights.denoiser, self._conditions, self._state)
                 dispatched.append(done)
                 call += 1

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from imagefleet.shared.errors import DeviceError
+from imagefleet.worker.engine.compile.program_compiler import choose_step
 from imagefleet.worker.engine.compile.stream_compiler import Slots, StreamExecutables, flat
 from imagefleet.worker.engine.contract.interface import FinishedImage, ImageArrays, ImageSpec, Shape
 from imagefleet.worker.engine.contract.unfinished_latents import require_finite
@@ -122,8 +123,12 @@ class DeviceStream:
     def step(self) -> list[int]:
         assert self._shape is not None, "no slot is running"
         executables = self._executables[self._shape]
-        guided = any(each.dispatched < each.guided_calls for each in self._running.values())
-        program = executables.step if guided else executables.unguided_step
+        running = self._running.values()
+        program = choose_step(
+            executables,
+            guidance=any(each.dispatched < each.guided_calls for each in running),
+            reference=any(each.spec.init_image for each in running),
+        )
         conditions, state = self._arrays[self._shape]
         with device_errors():
             state, done = program(self._denoiser, conditions, state)

@@ -193,7 +193,7 @@ class DiffusionEngine:
         latents = np.asarray(executables.encode(weights, init_images)[0])[0]
         require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
         stream.rgb_factors = copy.replicate(fit_rgb_factors(chart, latents))
-        for spec in (guided, self._unguided(guided)):
+        for spec in self._trial_specs(guided, shape):
             stream.start(0, spec, shape)
             while not stream.step():
                 pass
@@ -273,8 +273,12 @@ class DiffusionEngine:
             if report and "bytes_limit" in report
         ]
 
-    def _unguided(self, spec: ImageSpec) -> ImageSpec:
-        return replace(spec, guidance_scale=self.info.unguided_scale)
+    def _trial_specs(self, guided: ImageSpec, shape: Shape) -> list[ImageSpec]:
+        """Return images that run each program of a step, from one that runs the guided one."""
+        specs = [guided, replace(guided, guidance_scale=self.info.unguided_scale)]
+        if self._programs.takes_reference(shape.height, shape.width):
+            specs += [replace(spec, init_image=None) for spec in specs]
+        return specs
 
     def _run_each_program(self, shape: Shape) -> None:
         """Run each program once, so that no job waits for a first run, and fit the RGB factors."""
@@ -286,7 +290,7 @@ class DiffusionEngine:
         require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
         factors = fit_rgb_factors(chart, latents)
         self._rgb_factors = self._placement.replicate(factors)
-        for spec in (guided, self._unguided(guided)):
+        for spec in self._trial_specs(guided, shape):
             running_batch = self.start_batch([spec], shape)
             running_batch.previews()()
             require_finite(not running_batch.not_finite(), DENOISING_PARTS, shape)

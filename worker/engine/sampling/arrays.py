@@ -76,6 +76,8 @@ class BatchInputs(NamedTuple):
     `[b, 1, n, width]` if only prompts are read. Those of padding are 0."""
     guidance_limits: Any = None
     """It is `GuidanceLimits`. None means that the model takes none."""
+    has_image: Any = None
+    """bool `[b]`: whether the slot has a reference image. None means that the model takes none."""
 
 
 class InitImages(NamedTuple):
@@ -98,8 +100,8 @@ class InitLatents(NamedTuple):
     inpaint_mask: Any
     """It is bool `[b, h, w, 1]`, like that of `InitImages`."""
     image_channels: Any = None
-    """float32 `[b, h, w, i]`: the channels that the denoiser gets beside the latents. None means
-    that it gets none."""
+    """float32 `[b, h, w, i]`: the channels that the denoiser gets beside the latents, or latents of
+    a reference image. None means that it gets none."""
 
 
 class Conditions(NamedTuple):
@@ -120,7 +122,9 @@ class Conditions(NamedTuple):
     lora_scales: jax.Array | None = None
     image_guidance: jax.Array | None = None
     guidance_limits: GuidanceLimits | None = None
-    """`lora_scales`, `image_guidance` and `guidance_limits` are those of `BatchInputs`."""
+    has_image: jax.Array | None = None
+    """`lora_scales`, `image_guidance`, `guidance_limits` and `has_image` are those of
+    `BatchInputs`."""
 
 
 class SamplerState(NamedTuple):

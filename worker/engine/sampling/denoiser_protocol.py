@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import jax
 
 from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.contract.image_use import ImageLimits
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 
@@ -43,6 +44,11 @@ class Denoiser(Protocol):
         """Return what the network gets beside the noisy latents."""
 
     @property
+    def image_limits(self) -> ImageLimits | None:
+        """Return for which images there may be a reference image. None: for those of all sizes, or
+        the network gets none."""
+
+    @property
     def text_encoding(self) -> TextEncoding | None:
         """Return what makes `text_states` of the inputs. None: they have none, and
         `encode_prompts` runs the text encoders."""
@@ -67,6 +73,7 @@ class Denoiser(Protocol):
         timestep: jax.Array,
         *,
         guidance: bool,
+        reference: bool = False,
     ) -> jax.Array:
         """Run the network on noisy latents, and apply guidance.
 
@@ -76,6 +83,7 @@ class Denoiser(Protocol):
             latents: float32 `[b, h, w, c]`, scaled as the network takes them.
             timestep: float32 `[b]`.
             guidance: False if no slot uses guidance. The network then runs on the prompts alone.
+            reference: Whether a slot has a reference image.
 
         Returns:
             The prediction, float32 `[b, h, w, c]`.

@@ -80,6 +80,7 @@ class EmptyBatch:
     def inputs(self) -> BatchInputs:
         """Return the inputs of the batch."""
         slots, is_edited = self.slots, self.image_input is ImageInput.EDITED
+        takes_reference = self.image_input is ImageInput.REFERENCE
         chunks = max(1, self.prompt_chunks)
         sizes = [(slots, 2, chunks, length) for length in self.token_lengths]
         return BatchInputs(
@@ -101,6 +102,7 @@ class EmptyBatch:
             used_chunks=np.ones(slots, np.int32) if self.prompt_chunks else None,
             text_states=self._text_states(),
             guidance_limits=self._guidance_limits(),
+            has_image=np.zeros(slots, np.bool_) if takes_reference else None,
         )
 
     def _text_states(self) -> NDArray[Any] | None:

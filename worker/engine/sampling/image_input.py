@@ -14,8 +14,12 @@ class ImageInput(Enum):
     """instruct-pix2pix gives the denoiser the latents of the image, which has a guidance scale of
     its own (Brooks et al. 2023)."""
 
+    REFERENCE = "a reference image, if there is one"
+    """FLUX.2 klein attends to the latents of the image as to further tokens. Images of other slots,
+    and whole batches, have none."""
+
     def channels(self, latent_channels: int) -> int:
-        """Return the number of channels beside those of the latents."""
+        """Return the number of channels of `image_channels` in the init latents."""
         return {ImageInput.NONE: 0, ImageInput.MASKED: 1 + latent_channels}.get(
             self, latent_channels
         )

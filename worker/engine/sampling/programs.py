@@ -57,7 +57,10 @@ class DiffusionPrograms:
         every = slice(None, None, self.pixels_per_latent)
         mask = init_images.inpaint_mask[:, every, every]
         image, image_input = None, self.denoiser.image_input
-        if image_input is ImageInput.EDITED:  # as in diffusers, without noise and not scaled
+        if image_input in (
+            ImageInput.EDITED,
+            ImageInput.REFERENCE,
+        ):  # as in diffusers, without noise and not scaled
             image = mean
         elif image_input is ImageInput.MASKED:
             kept = jnp.where(init_images.inpaint_mask, 0, pixels)
@@ -96,6 +99,7 @@ class DiffusionPrograms:
             lora_scales=inputs.lora_scales,
             image_guidance=inputs.image_guidance,
             guidance_limits=inputs.guidance_limits,
+            has_image=inputs.has_image,
         )
         return conditions, SamplerState(
             latents=mix[:, 0] * init_latents.latents + mix[:, 1] * noise,
@@ -104,8 +108,21 @@ class DiffusionPrograms:
             predicted_x0=init_latents.latents,
         )
 
+    def takes_reference(self, height: int, width: int) -> bool:
+        """Return whether slots of this size in pixels may have a reference image."""
+        limits = self.denoiser.image_limits
+        return self.denoiser.image_input is ImageInput.REFERENCE and (
+            limits is None or limits.allow(height, width)
+        )
+
     def step(
-        self, weights: Params, conditions: Conditions, state: SamplerState, *, guidance: bool = True
+        self,
+        weights: Params,
+        conditions: Conditions,
+        state: SamplerState,
+        *,
+        guidance: bool = True,
+        reference: bool = False,
     ) -> tuple[SamplerState, jax.Array]:
         """Apply one row in every slot that has rows left.
 
@@ -116,6 +133,8 @@ class DiffusionPrograms:
             guidance: False if no slot uses guidance: the denoiser then runs on the prompts alone.
                 `begin` encodes the negative prompts in either case. That costs some percent of one
                 step and saves one program.
+            reference: Whether a slot has a reference image. Then the denoiser runs on more tokens,
+                in all slots.
 
         Returns:
             The next state, and the number of rows done in each slot, int32 `[b]`.
@@ -123,7 +142,12 @@ class DiffusionPrograms:
         row = coefficients.row_at(conditions.rows, state.position)
         timestep = coefficients.timestep(row)
         output = self.denoiser.predict(
-            weights, conditions, state.latents, timestep, guidance=guidance
+            weights,
+            conditions,
+            state.latents,
+            timestep,
+            guidance=guidance,
+            reference=reference,
         )
         key = fold_in(conditions.step_key, state.position)
         fresh = normal(key, state.latents.shape[1:])

@@ -11,6 +11,7 @@ from typing import Final, Self
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
 from imagefleet.worker.engine.checkpoint.index_parts import refuse_files_beside, require_part
+from imagefleet.worker.engine.contract.image_use import ImageLimits
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
 from imagefleet.worker.engine.families.flux2_klein.vae import Flux2VaeConfig
@@ -26,6 +27,10 @@ TEXT_LENGTH: Final = 512
 """diffusers' pipeline gives the text encoder and the transformer this many tokens."""
 STATES: Final = (9, 18, 27)
 """The transformer reads these hidden states of the text encoder, side by side."""
+
+IMAGE_LIMITS: Final = ImageLimits(min_side=64, max_pixels=1024 * 1024, max_ratio=8)
+"""diffusers' pipeline takes a reference image of these sizes as it is. It refuses or resizes
+others."""
 
 
 @dataclass(frozen=True, kw_only=True)

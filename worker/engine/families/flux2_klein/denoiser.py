@@ -16,8 +16,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.contract.image_use import ImageLimits
+from imagefleet.worker.engine.families.flux2_klein.configs import IMAGE_LIMITS
 from imagefleet.worker.engine.families.flux2_klein.text_states import TextStates
-from imagefleet.worker.engine.families.flux2_klein.transformer import Transformer
+from imagefleet.worker.engine.families.flux2_klein.transformer import Reference, Transformer
 from imagefleet.worker.engine.networks.lora_layers import merge_network
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
 from imagefleet.worker.engine.sampling.guidance import apply_guidance
@@ -33,7 +35,8 @@ class Flux2KleinDenoiser:
     dtype: DTypeLike
     guided_rows: int
     """A distilled model has 1: it reads no negative prompts."""
-    image_input: ImageInput = ImageInput.NONE
+    image_input: ImageInput = ImageInput.REFERENCE
+    image_limits: ImageLimits | None = IMAGE_LIMITS
     limits_guidance: bool = False
 
     def encode_prompts(
@@ -53,6 +56,7 @@ class Flux2KleinDenoiser:
         timestep: jax.Array,
         *,
         guidance: bool,
+        reference: bool = False,
     ) -> jax.Array:
         """Return the transformer's output after guidance, float32 `[b, h, w, c]`.
 
@@ -69,9 +73,18 @@ class Flux2KleinDenoiser:
                 jnp.repeat(timestep[:, None], rows, axis=1),
             ),
         )
-        outputs = network(inputs, times, text).astype(jnp.float32)
+        references = self._references(conditions, rows) if reference else None
+        outputs = network(inputs, times, text, references).astype(jnp.float32)
         outputs = outputs.reshape(slots, rows, *latents.shape[1:])
         return apply_guidance(outputs, conditions.guidance, conditions.guidance_rescale, None)
+
+    def _references(self, conditions: Conditions, rows: int) -> Reference:
+        """Return the reference images of the transformer's rows, `rows` for each slot."""
+        latents, exists = conditions.init_latents.image_channels, conditions.has_image
+        assert exists is not None, "the model takes reference images"
+        return Reference(
+            jnp.repeat(latents.astype(self.dtype), rows, axis=0), jnp.repeat(exists, rows)
+        )
 
     def _merge(self, weights: Params, lora_scales: jax.Array | None) -> Transformer:
         return cast(Transformer, merge_network(self.transformer, weights, lora_scales))

@@ -7,7 +7,7 @@ Axes: b rows, h w size in tokens, c numbers of a token, n tokens, t of them thos
 width of the transformer.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,19 @@ from imagefleet.worker.engine.families.flux2_klein.transformer_config import Tra
 from imagefleet.worker.engine.networks.blocks import linear, normalize
 from imagefleet.worker.engine.networks.rotary import Rotation
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
+
+_REFERENCE_TIME: Final = 10
+"""As in diffusers, it is the first number of the positions of a reference image's tokens. Those of
+the image have 0."""
+
+
+class Reference(NamedTuple):
+    """It has the reference images of rows."""
+
+    latents: jax.Array
+    """They are `[b, h, w, c]`, without noise."""
+    exists: jax.Array
+    """bool `[b]`: whether the row has one. Otherwise nothing attends to these latents."""
 
 
 class TimeEmbedding(nnx.Module):
@@ -85,40 +98,69 @@ class Transformer(nnx.Module):
         """Embed hidden states `[b, t, e]` as tokens `[b, t, d]`, once for all steps."""
         return self.context_embedder(states)
 
-    def __call__(self, latents: jax.Array, timesteps: jax.Array, text: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        latents: jax.Array,
+        timesteps: jax.Array,
+        text: jax.Array,
+        reference: Reference | None = None,
+    ) -> jax.Array:
         """Predict the velocity from the image to noise, `[b, h, w, c]`.
 
         Args:
             latents: `[b, h, w, c]`.
             timesteps: float32 `[b]`: 0 is the image, 1000 noise.
             text: From `embed_text`, `[b, t, d]`.
+            reference: None: no row has one.
         """
-        rows, height, width, channels = latents.shape
-        tokens = text.shape[1]
-        image = self.x_embedder(latents.reshape(rows, height * width, channels))
+        _, height, width, _ = latents.shape
+        tokens, end = text.shape[1], text.shape[1] + height * width
+        image = self.x_embedder(_tokens_of(latents))
         time = self.time_embedder(timesteps, latents.dtype)
         rotation = rotation_of(self.config, tokens, height, width)
+        mask: jax.Array | None = None
+        if reference is not None:
+            image = jnp.concatenate([image, self.x_embedder(_tokens_of(reference.latents))], axis=1)
+            rotation = rotation_of(self.config, tokens, height, width, has_reference=True)
+            mask = (jnp.arange(tokens + image.shape[1]) < end) | reference.exists[:, None]
         of_image = self.double_stream_modulation_img(time)
         of_text = self.double_stream_modulation_txt(time)
         for double in self.transformer_blocks:
-            text, image = double(text, image, of_text, of_image, rotation)
+            text, image = double(text, image, of_text, of_image, rotation, mask)
         joined = jnp.concatenate([text, image], axis=1)
         (modulated,) = self.single_stream_modulation(time)
         for single in self.single_transformer_blocks:
-            joined = single(joined, modulated, rotation)
-        output = self.proj_out(self.norm_out(joined[:, tokens:], time))
+            joined = single(joined, modulated, rotation, mask)
+        output = self.proj_out(self.norm_out(joined[:, tokens:end], time))
         return output.reshape(latents.shape)
 
 
-def rotation_of(config: TransformerConfig, tokens: int, height: int, width: int) -> Rotation:
-    """Return the rotations of the tokens of a text and of an image after it.
+def _tokens_of(latents: jax.Array) -> jax.Array:
+    """Reshape `[b, h, w, c]` to `[b, h w, c]`."""
+    return latents.reshape(len(latents), -1, latents.shape[-1])
+
+
+def rotation_of(
+    config: TransformerConfig,
+    tokens: int,
+    height: int,
+    width: int,
+    *,
+    has_reference: bool = False,
+) -> Rotation:
+    """Return the rotations of the tokens of a text, of an image after it, and of a reference image.
 
     The text's tokens lie at the positions (0, 0, 0, 0), (0, 0, 0, 1), …, those of the image at
-    (0, row, column, 0).
+    (0, row, column, 0), and those of the reference image, which has its size, at
+    (10, row, column, 0).
     """
-    places = np.zeros((tokens + height * width, 4), np.int64)
-    places[:tokens, 3] = np.arange(tokens)
-    places[tokens:, 1:3] = np.indices((height, width)).reshape(2, -1).T
+    text, image = np.zeros((tokens, 4), np.int64), np.zeros((height * width, 4), np.int64)
+    text[:, 3] = np.arange(tokens)
+    image[:, 1:3] = np.indices((height, width)).reshape(2, -1).T
+    parts = [text, image]
+    if has_reference:
+        parts.append(image + np.array([_REFERENCE_TIME, 0, 0, 0]))
+    places = np.concatenate(parts)
     return Rotation.of_angles(_angles(config, places))
 
 

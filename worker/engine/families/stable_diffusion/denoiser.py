@@ -34,6 +34,7 @@ class StableDiffusionDenoiser:
     unet: nnx.GraphDef[nnx.Module]
     dtype: DTypeLike
     image_input: ImageInput = ImageInput.NONE
+    image_limits: None = None
     has_aesthetic_scores: bool = False
     """Whether one of the numbers about an image is an aesthetic score (SDXL's refiner)."""
     limits_guidance: bool = False
@@ -69,6 +70,7 @@ class StableDiffusionDenoiser:
         timestep: jax.Array,
         *,
         guidance: bool,
+        reference: bool = False,
     ) -> jax.Array:
         """Return the UNet's output after guidance, float32 `[b, h, w, c]`.
 

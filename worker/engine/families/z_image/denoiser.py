@@ -36,6 +36,7 @@ class ZImageDenoiser:
     transformer: nnx.GraphDef[nnx.Module]
     dtype: DTypeLike
     image_input: ImageInput = ImageInput.NONE
+    image_limits: None = None
     limits_guidance: bool = True
 
     def encode_prompts(
@@ -58,6 +59,7 @@ class ZImageDenoiser:
         timestep: jax.Array,
         *,
         guidance: bool,
+        reference: bool = False,
     ) -> jax.Array:
         """Return the transformer's output after guidance, float32 `[b, h, w, c]`.
 
