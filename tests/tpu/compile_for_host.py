@@ -36,6 +36,7 @@ from imagefleet.worker.engine.families.stable_diffusion.unet_transformer import 
 from imagefleet.worker.engine.kernels import attention as attention_module
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.kernels.attention_backend import AttentionSpec
+from imagefleet.worker.engine.kernels.feature_map import FeatureMap
 from imagefleet.worker.engine.kernels.feed_forward_spec import KERNEL_NAME as FEED_FORWARD
 from imagefleet.worker.engine.kernels.head_packing import KERNEL_NAME as PACKED_ATTENTION
 from imagefleet.worker.engine.kernels.head_packing import HeadPacking
@@ -171,9 +172,9 @@ def _compile_convolution(
     shape = (placement.mesh.size, side, side, channels)
     x = jax.ShapeDtypeStruct(shape, BFLOAT16, sharding=placement.by_slot)
 
-    def compute(weights: Any, x: jax.Array) -> jax.Array:
+    def compute(weights: Any, x: jax.Array) -> FeatureMap:
         layer: Any = nnx.merge(graph, weights)
-        result: jax.Array = layer(x)
+        result: FeatureMap = layer(x if isinstance(layer, Upsample) else FeatureMap(x))
         return result
 
     with jax.set_mesh(placement.mesh):

@@ -10,6 +10,7 @@ from tools.tpu.kernel_cycles import (
     PACKED_CYCLES,
     SOFTMAX_CYCLES,
     STAGING_CYCLES,
+    SUMMING_CYCLES,
     kernel_cycles,
 )
 
@@ -204,10 +205,22 @@ def test_a_convolution_takes_its_products_and_the_staging_of_its_map(
 ) -> None:
     chip = GENERATIONS[generation]
     products = 64 * 64 * 2 * 3 * 1536 * width / chip.flops_per_cycle
-    staged = 64 * 64 * 512 * 10 / 8
+    staged, added_up = 64 * 64 * 512 * 10 / 8, 64 * 64 * 128
     attention, convolution = kernel_cycles(f"{KERNEL}\n{CONVOLUTION}", chip)
-    assert convolution == pytest.approx(products + staged * STAGING_CYCLES[generation])
+    expected = products + staged * STAGING_CYCLES[generation]
+    expected += added_up * SUMMING_CYCLES[generation]
+    assert convolution == pytest.approx(expected)
     assert [attention] == [*kernel_cycles(KERNEL, chip)]
+
+
+def test_an_upsampling_convolution_has_four_products_and_sums_for_each_pixel() -> None:
+    chip = GENERATIONS["v5e"]
+    text = CONVOLUTION.replace("bf16[3,1536,128]{2,1,0}", "bf16[2,2,2,1024,128]{4,3,2,1,0}")
+    [cycles] = kernel_cycles(text, chip)
+    products = 64 * 64 * 2 * 8 * 1024 * 128 / chip.flops_per_cycle
+    staged, added_up = 64 * 64 * 512 * 10 / 8, 4 * 64 * 64 * 128
+    expected = products + staged * STAGING_CYCLES["v5e"] + added_up * SUMMING_CYCLES["v5e"]
+    assert cycles == pytest.approx(expected)
 
 
 def test_the_peaks_are_those_that_the_vendor_states() -> None:

@@ -114,6 +114,17 @@ STAGING_CYCLES: Final[Mapping[str, float]] = {
 }
 """By generation: cycles that the convolution kernel takes for each number that it normalises and
 stages. It is the compiler's schedule for a map of 512x512x128. v2 and v3 do not use this kernel."""
+SUMMING_CYCLES: Final[Mapping[str, float]] = {
+    "v2": 0.0,
+    "v3": 0.0,
+    "v4": 0.0016,
+    "v5e": 0.0003,
+    "v5p": 0.00015,
+    "v6e": 0.0006,
+}
+"""By generation: cycles that the convolution kernel takes for each number of the result which it
+adds up for the next norm. On v4 and v6e its bundles are that many more than its products need; on
+v5e and v5p, where they are fewer, an execution in order takes that much longer with the sums."""
 FEED_FORWARD_FACTOR: Final[Mapping[str, float]] = {"v5e": 1.02, "v6e": 1.17}
 """The schedule of a chunk of the feed-forward kernel, relative to its products at the peak with
 channels padded to 128."""
@@ -195,7 +206,8 @@ def _feed_forward_cycles(operands: list[list[int]], generation: TpuGeneration) -
 
 
 def _convolution_cycles(operands: list[list[int]], generation: TpuGeneration) -> float:
-    """Count the products at the peak, padded to the columns of the matrix unit, and the staging.
+    """Count the products at the peak, padded to the columns of the matrix unit, the staging of the
+    map, and the sums of the result.
 
     The operands are the map three times (a block, the rows before and after it), and the weights:
     matrices of the channels side by side that a product takes.
@@ -206,4 +218,7 @@ def _convolution_cycles(operands: list[list[int]], generation: TpuGeneration) ->
     padded = math.prod(-(-length // side) * side for length in (columns, channels_out))
     pixels, lanes = math.prod(x[:3]), -(-x[3] // 128) * 128
     products = 2 * pixels * math.prod(matrices) * padded / generation.flops_per_cycle
-    return products + _STAGED_TWICE * pixels * lanes * STAGING_CYCLES[generation.name]
+    staging = _STAGED_TWICE * pixels * lanes * STAGING_CYCLES[generation.name]
+    phases, lanes_out = math.prod(matrices[:2]) if len(matrices) > 1 else 1, -(-channels_out // 128)
+    sums = phases * pixels * 128 * lanes_out * SUMMING_CYCLES[generation.name]
+    return products + staging + sums

@@ -1,5 +1,6 @@
 """What blocks compute in another way on TPUs is what they compute elsewhere."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from imagefleet.worker.engine.kernels.convolution import upsample
+from imagefleet.worker.engine.kernels.feature_map import FeatureMap, PixelMeans
 from imagefleet.worker.engine.networks import blocks
 from imagefleet.worker.engine.placement import mesh
 
@@ -16,18 +18,24 @@ def _use_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh, "target_device", lambda: SimpleNamespace(platform="tpu"))
 
 
-NORMS = (blocks.GroupNorm(32, groups=4, epsilon=1e-5), blocks.LayerNorm(32, epsilon=1e-5))
+GROUP_NORM = blocks.GroupNorm(32, groups=4, epsilon=1e-5)
+LAYER_NORM = blocks.LayerNorm(32, epsilon=1e-5)
 
 
-@pytest.mark.parametrize("norm", NORMS, ids=["group norm", "layer norm"])
+@pytest.mark.parametrize(
+    ("layer", "norm"),
+    [(GROUP_NORM, lambda x: GROUP_NORM(FeatureMap(x))), (LAYER_NORM, LAYER_NORM)],
+    ids=["group norm", "layer norm"],
+)
 @pytest.mark.parametrize("mean", [0, 10], ids=["centred values", "values far from zero"])
 def test_norms_that_read_once_are_those_that_are_centred(
     mean: float,
-    norm: blocks.GroupNorm | blocks.LayerNorm,
+    layer: blocks.GroupNorm | blocks.LayerNorm,
+    norm: Callable[[jax.Array], jax.Array],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     random = np.random.default_rng(0)
-    norm.scale[...], norm.bias[...] = jnp.asarray(random.normal(1, 0.2, (2, 32)), jnp.float32)
+    layer.scale[...], layer.bias[...] = jnp.asarray(random.normal(1, 0.2, (2, 32)), jnp.float32)
     x = jnp.asarray(random.normal(mean, 2, (2, 16, 16, 32)), jnp.float32)
     exact, centred = norm(x), norm(x.astype(jnp.bfloat16))
     _use_tpu(monkeypatch)
@@ -39,7 +47,7 @@ def test_norms_that_read_once_are_those_that_are_centred(
     np.testing.assert_array_equal(norm(x), exact)  # float32 stays centred on TPU, too
 
 
-def test_the_norm_of_joined_maps_takes_the_sums_of_its_parts(
+def test_the_norm_of_joined_maps_takes_the_means_of_its_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     norm = blocks.GroupNorm(32, groups=4, epsilon=1e-5)
@@ -49,10 +57,14 @@ def test_the_norm_of_joined_maps_takes_the_sums_of_its_parts(
         jnp.asarray(random.normal(mean, 2, (2, 8, 8, channels)), jnp.bfloat16)
         for mean, channels in ((0, 20), (3, 12))
     ]
-    x = jnp.concatenate(parts, axis=-1)
+    x = FeatureMap(jnp.concatenate(parts, axis=-1))
     _use_tpu(monkeypatch)
-    np.testing.assert_array_equal(norm(x, parts), norm(x))
-    assert (norm(x, parts[::-1]) != norm(x)).any()
+    joined = FeatureMap.join(*map(FeatureMap, parts))
+    np.testing.assert_array_equal(norm(joined), norm(x))
+    wrong = PixelMeans(*(means + 1 for means in FeatureMap(parts[1]).pixel_means()))
+    other = FeatureMap.join(FeatureMap(parts[0]), FeatureMap(parts[1], wrong))
+    assert (norm(other)[..., 24:] != norm(x)[..., 24:]).any()
+    np.testing.assert_array_equal(norm(other)[..., :16], norm(x)[..., :16])
 
 
 def test_gelu_by_tanh_is_as_close_as_its_docstring_says() -> None:

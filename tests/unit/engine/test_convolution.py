@@ -100,7 +100,8 @@ def test_four_phases_are_the_convolution_of_the_upsampled_map(
 ) -> None:
     x, kernel = _draw(*shape, 24), _draw(3, 3, 24, 40) / np.sqrt(9 * 24)
     expected, result = (
-        convolve_upsampled(x, kernel, _draw(40), in_phases=in_phases) for in_phases in (False, True)
+        convolve_upsampled(x, kernel, _draw(40), in_phases=in_phases).values
+        for in_phases in (False, True)
     )
     assert result.shape == (shape[0], 2 * shape[1], 2 * shape[2], 40)
     np.testing.assert_allclose(result, expected, rtol=0, atol=3e-6)

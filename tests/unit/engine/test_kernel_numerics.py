@@ -226,7 +226,7 @@ def test_the_convolution_kernel_is_near_float64(
         rows=3,
         normalize=None if upsamples else (factor, shift),
         residual=residual,
-    )
+    ).values
     wide = _double(x)
     if not upsamples:
         wide = wide * _double(factor)[:, None, None] + _double(shift)[:, None, None]
@@ -236,6 +236,43 @@ def test_the_convolution_kernel_is_near_float64(
     assert result.shape == expected.shape
     error = np.abs(_double(result) - expected)
     assert (error <= ROUNDING * (np.abs(expected).max() + np.abs(expected))).all()
+
+
+@pytest.mark.parametrize("upsamples", [False, True])
+@pytest.mark.parametrize("mean", [0, 100])
+def test_the_means_that_the_convolution_kernel_adds_up_are_near_float64(
+    mean: int, upsamples: bool
+) -> None:
+    x, kernel = _draw(2, 8, 16, 64, seed=0), _draw(3, 3, 64, 160, seed=1, scale=576**-0.5)
+    bias = mean + _draw(2, 160, seed=2).astype(jnp.float32)
+    # The lanes without a channel of a residual are NaN here, and must not reach the sums.
+    residual = None if upsamples else _draw(2, 8, 16, 160, seed=3)
+    result = convolve_large(
+        x,
+        phase_kernels(kernel) if upsamples else kernel,
+        bias,
+        spec=KernelSpec(
+            height=8,
+            width=16,
+            channels_in=64,
+            channels_out=160,
+            upsamples=upsamples,
+            has_residual=residual is not None,
+        ),
+        rows=4,
+        residual=residual,
+    )
+    assert result.means is not None
+    values, squares = (np.asarray(each) for each in result.means)
+    assert values.dtype == squares.dtype == np.float32
+    wide = _double(result.values)
+    np.testing.assert_allclose(values, wide.mean((1, 2)), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(squares, np.square(wide).mean((1, 2)), rtol=1e-6)
+    # A norm subtracts the square of the mean. Float32 has lost less of the standard deviation then
+    # than the rounding of what the norm writes.
+    variance = wide.var((1, 2))
+    deviations = np.sqrt((squares - values * values) / variance)
+    assert np.abs(deviations - 1).max() < min(ROUNDING / 2, 3e-7 * (10 + mean**2))
 
 
 def _convolve_in_float64(x: Doubles, kernel: Doubles, *, repeats: int) -> Doubles:

@@ -17,6 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from imagefleet.worker.engine.kernels import large_convolution
 from imagefleet.worker.engine.kernels.convolution import convolve_upsampled, phase_kernels
+from imagefleet.worker.engine.kernels.feature_map import FeatureMap
 from imagefleet.worker.engine.kernels.large_convolution import (
     block_rows,
     convolve_large,
@@ -62,7 +63,9 @@ def test_the_kernel_normalises_convolves_and_adds(
     layer.kernel[...] = _draw(3, 3, channels, channels_out, seed=4) / 34
     layer.bias[...] = _draw(channels_out, seed=5)
     wide, *added = (array.astype(jnp.float32) for array in (x, offset, residual))
-    expected = normalize_and_convolve(norm, layer, wide, offset=added[0], residual=added[1])
+    expected = normalize_and_convolve(
+        norm, layer, FeatureMap(wide), offset=added[0], residual=added[1]
+    ).values
     with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(uninitialized_memory="nan")):
         result = convolve_large(
             x,
@@ -70,9 +73,9 @@ def test_the_kernel_normalises_convolves_and_adds(
             layer.bias[...].astype(jnp.float32) + added[0],
             spec=_spec(x, layer.kernel[...], has_residual=True),
             rows=rows,
-            normalize=norm.scale_and_shift(x),
+            normalize=norm.scale_and_shift(FeatureMap(x)),
             residual=residual,
-        )
+        ).values
     assert result.dtype == jnp.bfloat16
     assert result.shape == expected.shape
     # Rounded are the inputs of up to 1,440 products, which are of size 1/34, and the result.
@@ -85,10 +88,10 @@ def test_the_kernel_upsamples(channels: int, rows: int) -> None:
     x, kernel = _draw(2, 4, 32, channels), _draw(3, 3, channels, 256) / 34
     bias = _draw(256, seed=1)
     wide = (array.astype(jnp.float32) for array in (x, kernel, bias))
-    expected = convolve_upsampled(*wide, in_phases=False)
+    expected = convolve_upsampled(*wide, in_phases=False).values
     spec = _spec(x, kernel, upsamples=True)
     with pltpu.force_tpu_interpret_mode():
-        result = convolve_large(x, phase_kernels(kernel), bias, spec=spec, rows=rows)
+        result = convolve_large(x, phase_kernels(kernel), bias, spec=spec, rows=rows).values
     assert result.shape == expected.shape
     tolerance = 4 * ROUNDING * np.maximum(1, np.abs(expected))
     assert np.all(np.abs(result.astype(jnp.float32) - expected) <= tolerance)
@@ -98,8 +101,9 @@ def test_the_norm_of_one_pass_is_that_of_two() -> None:
     norm = GroupNorm(64, 8, 1e-6)
     norm.scale[...], norm.bias[...] = (_draw(64, seed=n).astype(jnp.float32) for n in (1, 2))
     x = 3 + _draw(2, 16, 16, 64).astype(jnp.float32)  # its mean is three times its deviation
-    scale, shift = norm.scale_and_shift(x)
-    np.testing.assert_allclose(x * scale[:, None, None] + shift[:, None, None], norm(x), atol=2e-5)
+    scale, shift = norm.scale_and_shift(FeatureMap(x))
+    normalized = x * scale[:, None, None] + shift[:, None, None]
+    np.testing.assert_allclose(normalized, norm(FeatureMap(x)), atol=2e-5)
 
 
 def test_images_are_split_over_devices() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from imagefleet.worker.engine.kernels.feature_map import FeatureMap
 from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.clip_text import ClipText
 from tests.unit.engine.parity import Oracle, by_encoder, worst
@@ -48,25 +49,26 @@ def test_the_unet_and_each_of_its_blocks_compute_the_same_feature_maps(oracle: O
     if "text.pooled" in oracle.answers:
         text_time = (oracle.answers["text.pooled"][:2], oracle.answers["unet.time_ids"][0])
 
-    def run_every_block(weights: Any, maps: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def run_every_block(weights: Any, arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
         unet: Any = nnx.merge(oracle.denoiser.unet, weights)
+        maps = {key: FeatureMap(array) for key, array in arrays.items()}
         prompt = unet.project_context(text, *text_time)
         contexts, levels = prompt.blocks, len(unet.down_blocks)
-        outputs = {"unet.out": unet(maps["unet.latents"], times, prompt)}
+        outputs = {"unet.out": unet(arrays["unet.latents"], times, prompt)}
         for level in range(levels):
             name = f"down_blocks.{level}"
             time = oracle.answers[f"{name}.time"]
             outs = unet.down_blocks[level](maps[f"{name}.x"], time, contexts[level])
-            outputs |= {f"{name}.out.{index}": out for index, out in enumerate(outs)}
+            outputs |= {f"{name}.out.{index}": out.values for index, out in enumerate(outs)}
             name = f"up_blocks.{level}"
             skips = [maps[key] for key in sorted(maps) if key.startswith(f"{name}.skip.")]
             context = contexts[levels + 1 + level]
             outputs[f"{name}.out.0"] = unet.up_blocks[level](
                 maps[f"{name}.x"], skips, time, context
-            )
+            ).values
         time = oracle.answers["mid_block.time"]
         out = unet.mid_block(maps["mid_block.x"], time, contexts[levels])
-        return outputs | {"mid_block.out.0": out}
+        return outputs | {"mid_block.out.0": out.values}
 
     ours = jax.jit(run_every_block)(oracle.weights.denoiser, inputs)
     theirs = {key for key in inputs if key == "unet.out" or ("block" in key and ".out." in key)}

@@ -16,6 +16,7 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 
+from imagefleet.worker.engine.kernels.feature_map import FeatureMap
 from imagefleet.worker.engine.kernels.large_convolution import MAX_FEW_MAPS, find_kernel
 from imagefleet.worker.engine.placement.mesh import (
     images_on_device,
@@ -132,7 +133,7 @@ def upsample(x: jax.Array) -> jax.Array:
 
 def convolve_upsampled(
     x: jax.Array, kernel: jax.Array, bias: jax.Array, *, in_phases: bool | None = None
-) -> jax.Array:
+) -> FeatureMap:
     """Upsample `x [b, h, w, c]` by 2 to its nearest neighbours, and convolve with padding 1.
 
     Each pixel of a 2x2 square of the result reads other pixels of `x` more than once. So the even
@@ -157,13 +158,14 @@ def convolve_upsampled(
         is_large = height * width >= _MIN_PHASE_PIXELS
         in_phases = is_large and target_device().platform == "cpu"
     if not in_phases:
-        return convolve(upsample(x), kernel, (1, 1), _SAME, dimension_numbers=_LAYOUT) + bias
+        result = convolve(upsample(x), kernel, (1, 1), _SAME, dimension_numbers=_LAYOUT)
+        return FeatureMap(result + bias)
     kernels = phase_kernels(kernel)
     rows = [
         jnp.stack([_phase(x, kernels[row, column], row, column) for column in range(2)], axis=3)
         for row in range(2)
     ]
-    return jnp.stack(rows, axis=2).reshape(batch, 2 * height, 2 * width, -1) + bias
+    return FeatureMap(jnp.stack(rows, axis=2).reshape(batch, 2 * height, 2 * width, -1) + bias)
 
 
 def _phase(x: jax.Array, kernel: jax.Array, row: int, column: int) -> jax.Array:

@@ -1,7 +1,8 @@
 """Convolve feature maps on TPU with a kernel of our own, written in Pallas.
 
 Input: a map of bfloat16, a 3x3 kernel, and what a network does just before and after: a group norm
-with SiLU, a bias, a residual. Output: the convolved map. It does not depend on the networks.
+with SiLU, a bias, a residual. Output: the convolved map, and the sums of its values and of their
+squares for the next group norm. It does not depend on the networks.
 
 Rows of the map are split into blocks. For each block, and one row above and below it, the kernel
 computes SiLU(x * scale + shift) in float32 and stores the rows three times side by side in the
@@ -21,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.kernels.large_convolution_spec import KERNEL_NAME, KernelSpec
 
@@ -38,7 +40,7 @@ def convolve_by_kernel(
     rows: int,
     normalize: tuple[jax.Array, jax.Array] | None = None,
     residual: jax.Array | None = None,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
     """Convolve with a 3x3 kernel and padding 1; sums are in float32.
 
     Args:
@@ -51,7 +53,8 @@ def convolve_by_kernel(
         residual: `[b, h, w, o]`, which is added. It cannot be added to an upsampled map.
 
     Returns:
-        `[b, h, w, o]`, or `[b, 2h, 2w, o]` of an upsampled map, in the dtype of `x`.
+        `[b, h, w, o]`, or `[b, 2h, 2w, o]` of an upsampled map, in the dtype of `x`; and float32
+        `[b, blocks, 2, o]`, the sums over the pixels of a block of these values and their squares.
     """
     batch, height, width, _ = x.shape
     factor = 2 if spec.upsamples else 1
@@ -66,19 +69,24 @@ def convolve_by_kernel(
         shift=shift,
         residual=residual,
     )
-    result: jax.Array = pl.pallas_call(
+    blocks = height // rows
+    result: tuple[jax.Array, jax.Array] = pl.pallas_call(
         partial(
             _compute_block,
             rows=rows,
             group=_product_rows(rows, width),
             channels=spec.channels_in,
         ),
-        out_shape=jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
-            (batch, factor * height, factor * width, spec.channels_out), x.dtype
+        out_shape=(
+            _array((batch, factor * height, factor * width, spec.channels_out), x.dtype),
+            _array((batch, blocks, 2, spec.channels_out), jnp.float32),
         ),
-        grid=(batch, height // rows),
+        grid=(batch, blocks),
         in_specs=[_block_specs(operands, spec, rows)],
-        out_specs=_rows_spec(factor * rows, factor * width, spec.lanes_out),
+        out_specs=(
+            _rows_spec(factor * rows, factor * width, spec.lanes_out),
+            pl.BlockSpec((1, 1, 2, spec.lanes_out), lambda n, i: (n, i, 0, 0)),
+        ),
         scratch_shapes=[pltpu.VMEM((rows + 2, width, 3 * spec.lanes_in), x.dtype)],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel"),
@@ -92,6 +100,10 @@ def convolve_by_kernel(
         name=KERNEL_NAME,
     )(operands)
     return result
+
+
+def _array(shape: tuple[int, ...], dtype: DTypeLike) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
 
 def _matrices(kernel: jax.Array, spec: KernelSpec) -> jax.Array:
@@ -157,18 +169,42 @@ def _block_specs(operands: _Operands, spec: KernelSpec, rows: int) -> _Operands:
     )
 
 
+@dataclass(frozen=True)
+class _Results:
+    """It has the blocks that the kernel writes."""
+
+    values: Any
+    """It is `[1, rows, w, lanes]` of the map."""
+    sums: Any
+    """It is float32 `[1, 1, 2, lanes]`: of the values and of their squares."""
+
+    def add_up(self, values: jax.Array) -> None:
+        """Add float32 `values [n, lanes]`, as they are read from the map again, to the sums."""
+        for row, terms in enumerate((values, jnp.square(values))):
+            self.sums[0, 0, row] += terms.sum(axis=0)
+
+
 def _compute_block(
-    operands: _Operands, out: Any, staged: Any, *, rows: int, group: int, channels: int
+    operands: _Operands,
+    values: Any,
+    sums: Any,
+    staged: Any,
+    *,
+    rows: int,
+    group: int,
+    channels: int,
 ) -> None:
     """Compute one block. `staged [rows + 2, w, 3 lanes]` has the map as the products take it."""
     multiply = _add_phases if operands.kernel.ndim == 5 else _add_products
+    results = _Results(values, sums)
 
     def stage(row: jax.Array, _: None) -> None:
         _stage_row(operands, staged, row, rows, channels)
 
     def compute_group(index: jax.Array, _: None) -> None:
-        multiply(operands, staged, out, index * group, group)
+        multiply(operands, staged, results, index * group, group)
 
+    sums[...] = jnp.zeros_like(sums)
     jax.lax.fori_loop(0, rows + 2, stage, None)
     jax.lax.fori_loop(0, rows // group, compute_group, None)
 
@@ -212,39 +248,43 @@ def _sum_products(
     return sums
 
 
-def _add_products(operands: _Operands, staged: Any, out: Any, first: jax.Array, count: int) -> None:
+def _add_products(
+    operands: _Operands, staged: Any, results: _Results, first: jax.Array, count: int
+) -> None:
     kernels = [operands.kernel[row] for row in range(3)]
     sums = _sum_products(staged, first, count, slice(None), kernels) + operands.bias[0]
-    result = sums.reshape(count, -1, sums.shape[1])
     if operands.residual is not None:
-        result += operands.residual[0, pl.ds(first, count)].astype(jnp.float32)
-    out[0, pl.ds(first, count)] = result.astype(out.dtype)
+        residual = operands.residual[0, pl.ds(first, count)].reshape(sums.shape)
+        sums += residual.astype(jnp.float32)
+    rounded = sums.astype(results.values.dtype)
+    results.values[0, pl.ds(first, count)] = rounded.reshape(count, -1, sums.shape[1])
+    results.add_up(rounded.astype(jnp.float32))
 
 
-def _add_phases(operands: _Operands, staged: Any, out: Any, first: jax.Array, count: int) -> None:
+def _add_phases(
+    operands: _Operands, staged: Any, results: _Results, first: jax.Array, count: int
+) -> None:
     """Compute the rows and columns of an upsampled map: even ones (phase 0) and odd ones."""
-    lanes = staged.shape[2] // 3
+    lanes, dtype = staged.shape[2] // 3, results.values.dtype
     for row_phase in range(2):
         phases = []
         for phase in range(2):
             kernels = [operands.kernel[row_phase, phase, tap] for tap in range(2)]
             columns = slice(phase * lanes, (phase + 2) * lanes)
             sums = _sum_products(staged, first + row_phase, count, columns, kernels)
-            phases.append(sums + operands.bias[0])
-        pixels = _interleave(phases[0], phases[1], out.dtype)
+            phases.append((sums + operands.bias[0]).astype(dtype).astype(jnp.float32))
+            results.add_up(phases[-1])
+        pixels = _interleave(phases[0], phases[1], dtype)
         pixels = pixels.reshape(count, -1, pixels.shape[1])
         for row in range(count):
-            out[0, 2 * (first + row) + row_phase] = pixels[row]
+            results.values[0, 2 * (first + row) + row_phase] = pixels[row]
 
 
 def _interleave(even: jax.Array, odd: jax.Array, dtype: Any) -> jax.Array:
-    """Interleave the rows of two arrays of float32 in bfloat16.
+    """Interleave the rows of two arrays of float32, which bfloat16 can represent, in bfloat16.
 
     A register has the pixels 2n and 2n + 1 of a channel in the halves of one word.
     """
-    low, high = (
-        jax.lax.bitcast_convert_type(x.astype(dtype).astype(jnp.float32), jnp.int32)
-        for x in (even, odd)
-    )
+    low, high = (jax.lax.bitcast_convert_type(x, jnp.int32) for x in (even, odd))
     words = jax.lax.shift_right_logical(low, 16) | high
     return pltpu.bitcast(words, dtype)

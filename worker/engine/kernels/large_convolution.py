@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from imagefleet.worker.engine.kernels.feature_map import FeatureMap, PixelMeans
 from imagefleet.worker.engine.kernels.large_convolution_spec import KernelSpec
 from imagefleet.worker.engine.placement.mesh import (
     compute_on_each_device,
@@ -92,7 +93,7 @@ def block_rows(device_kind: str, spec: KernelSpec, maps: int) -> int | None:
 
 def find_kernel(
     x: jax.Array, kernel: jax.Array, *, upsamples: bool = False, has_residual: bool = False
-) -> Callable[..., jax.Array] | None:
+) -> Callable[..., FeatureMap] | None:
     """Return the function that convolves such a map on the device of the program being traced.
 
     Args:
@@ -130,17 +131,22 @@ def convolve_large(
     rows: int,
     normalize: tuple[jax.Array, jax.Array] | None = None,
     residual: jax.Array | None = None,
-) -> jax.Array:
+) -> FeatureMap:
     """Run the kernel on each device, with the images that it has.
 
     The arguments are those of `convolution_kernel.convolve_by_kernel`; `bias` may also be `[o]`.
     """
     from imagefleet.worker.engine.kernels.convolution_kernel import convolve_by_kernel
 
-    def compute(x: Any, kernel: Any, bias: Any, normalize: Any, residual: Any) -> jax.Array:
+    def compute(
+        x: Any, kernel: Any, bias: Any, normalize: Any, residual: Any
+    ) -> tuple[jax.Array, jax.Array]:
         return convolve_by_kernel(
             x, kernel, bias, spec=spec, rows=rows, normalize=normalize, residual=residual
         )
 
     bias = jnp.broadcast_to(bias, (len(x), kernel.shape[-1]))
-    return compute_on_each_device(compute, x, kernel, bias, normalize, residual, whole=[1])
+    operands = (x, kernel, bias, normalize, residual)
+    values, sums = compute_on_each_device(compute, *operands, whole=[1])
+    means = sums.sum(axis=1) / (values.shape[1] * values.shape[2])  # [b, 2, o]
+    return FeatureMap(values, PixelMeans(means[:, 0], means[:, 1]))

@@ -14,6 +14,7 @@ from flax import nnx
 from imagefleet.worker.engine.checkpoint.config_reader import SILU_NAMES, ConfigReader, Json
 from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.kernels.attention import attention
+from imagefleet.worker.engine.kernels.feature_map import FeatureMap
 from imagefleet.worker.engine.networks.blocks import (
     GroupNorm,
     ResnetBlock,
@@ -111,11 +112,11 @@ class VaeAttention(nnx.Module):
         self.to_v = linear(width, width)
         self.to_out = linear(width, width)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        batch, _, _, channels = x.shape
+    def __call__(self, x: FeatureMap) -> FeatureMap:
+        batch, _, _, channels = shape = x.values.shape
         hidden = self.group_norm(x).reshape(batch, -1, channels)  # [b, h*w, c]
         q, k, v = self.to_q(hidden), self.to_k(hidden), self.to_v(hidden)
-        return x + self.to_out(attention(q, k, v, heads=1)).reshape(x.shape)
+        return FeatureMap(x.values + self.to_out(attention(q, k, v, heads=1)).reshape(shape))
 
 
 def _resnet(config: VaeConfig, channels_in: int, channels_out: int) -> ResnetBlock:
@@ -131,7 +132,7 @@ class VaeMidBlock(nnx.Module):
         layers = range(int(config.mid_block_add_attention))
         self.attentions = nnx.List(VaeAttention(config) for _ in layers)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: FeatureMap) -> FeatureMap:
         x = self.resnets[0](x)
         for layer in self.attentions:
             x = layer(x)
@@ -159,10 +160,10 @@ class VaeDownBlock(nnx.Module):
         is_last = level == len(channels) - 1
         self.downsampler = None if is_last else VaeDownsample(width)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: FeatureMap) -> FeatureMap:
         for resnet in self.resnets:
             x = resnet(x)
-        return x if self.downsampler is None else self.downsampler(x)
+        return x if self.downsampler is None else FeatureMap(self.downsampler(x.values))
 
 
 class VaeUpBlock(nnx.Module):
@@ -176,10 +177,10 @@ class VaeUpBlock(nnx.Module):
         self.resnets = nnx.List(_resnet(config, before, width) for before in widths_in)
         self.upsampler = None if level == 0 else Upsample(width)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: FeatureMap) -> FeatureMap:
         for resnet in self.resnets:
             x = resnet(x)
-        return x if self.upsampler is None else self.upsampler(x)
+        return x if self.upsampler is None else self.upsampler(x.values)
 
 
 class Encoder(nnx.Module):
@@ -194,10 +195,10 @@ class Encoder(nnx.Module):
         self.conv_out = conv(channels[-1], 2 * config.latent_channels)
 
     def __call__(self, pixels: jax.Array) -> jax.Array:
-        x = self.conv_in(pixels)
+        x = FeatureMap(self.conv_in(pixels))
         for block in self.down_blocks:
             x = block(x)
-        return normalize_and_convolve(self.conv_norm_out, self.conv_out, self.mid_block(x))
+        return normalize_and_convolve(self.conv_norm_out, self.conv_out, self.mid_block(x)).values
 
 
 class Decoder(nnx.Module):
@@ -214,10 +215,10 @@ class Decoder(nnx.Module):
         self.conv_out = conv(channels[0], config.out_channels)
 
     def __call__(self, latents: jax.Array) -> jax.Array:
-        x = self.mid_block(self.conv_in(latents))
+        x = self.mid_block(FeatureMap(self.conv_in(latents)))
         for block in self.up_blocks:
             x = block(x)
-        return normalize_and_convolve(self.conv_norm_out, self.conv_out, x)
+        return normalize_and_convolve(self.conv_norm_out, self.conv_out, x).values
 
 
 def _quant_conv(channels: int, use: bool) -> nnx.Linear | None:

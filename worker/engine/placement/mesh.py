@@ -95,11 +95,11 @@ def is_bfloat16_on_tpu(x: jax.Array) -> bool:
 
 
 def compute_on_each_device(
-    compute: Callable[..., jax.Array],
+    compute: Callable[..., T],
     *arguments: PyTree,
     whole: Collection[int] = (),
     heads: int | None = None,
-) -> jax.Array:
+) -> T:
     """Call `compute` on each device, with the images that it has. XLA cannot split a kernel that it
     does not know. Without a mesh there is one device.
 
@@ -119,7 +119,7 @@ def compute_on_each_device(
     def spec_of(array: jax.Array) -> PartitionSpec:
         return by_head if splits_heads and array.ndim > 2 else by_slot
 
-    mapped: Callable[..., jax.Array] = jax.shard_map(
+    mapped: Callable[..., T] = jax.shard_map(
         compute,
         mesh=mesh,
         in_specs=tuple(

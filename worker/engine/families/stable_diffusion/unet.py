@@ -20,6 +20,7 @@ from imagefleet.worker.engine.families.stable_diffusion.unet_transformer import 
     Transformer,
 )
 from imagefleet.worker.engine.families.stable_diffusion.weight_names import UNET_NAMES
+from imagefleet.worker.engine.kernels.feature_map import FeatureMap
 from imagefleet.worker.engine.networks.blocks import (
     GroupNorm,
     ResnetBlock,
@@ -84,7 +85,7 @@ class DownBlock(nnx.Module):
         is_last = level == len(channels) - 1
         self.downsampler = None if is_last else Downsample(width)
 
-    def __call__(self, x: jax.Array, time: jax.Array, context: BlockContext) -> list[jax.Array]:
+    def __call__(self, x: FeatureMap, time: jax.Array, context: BlockContext) -> list[FeatureMap]:
         """Return the output of every layer. The last one is the output of the block."""
         outputs = []
         for index, resnet in enumerate(self.resnets):
@@ -93,7 +94,7 @@ class DownBlock(nnx.Module):
                 x = self.attentions[index](x, context[index])
             outputs.append(x)
         if self.downsampler is not None:
-            outputs.append(self.downsampler(x))
+            outputs.append(FeatureMap(self.downsampler(x.values)))
         return outputs
 
 
@@ -109,7 +110,7 @@ class MidBlock(nnx.Module):
             Transformer(config, level, config.mid_transformer_layers) for _ in range(transformers)
         )
 
-    def __call__(self, x: jax.Array, time: jax.Array, context: BlockContext) -> jax.Array:
+    def __call__(self, x: FeatureMap, time: jax.Array, context: BlockContext) -> FeatureMap:
         x = self.resnets[0](x, time)
         for index, transformer in enumerate(self.attentions):
             x = self.resnets[index + 1](transformer(x, context[index]), time)
@@ -137,14 +138,14 @@ class UpBlock(nnx.Module):
         self.upsampler = None if level == 0 else Upsample(width)
 
     def __call__(
-        self, x: jax.Array, skips: list[jax.Array], time: jax.Array, context: BlockContext
-    ) -> jax.Array:
+        self, x: FeatureMap, skips: list[FeatureMap], time: jax.Array, context: BlockContext
+    ) -> FeatureMap:
         """Return the output of the block. Its skips are popped from the end of `skips`."""
         for index, resnet in enumerate(self.resnets):
             x = resnet(x, time, skip=skips.pop())
             if self.attentions:
                 x = self.attentions[index](x, context[index])
-        return x if self.upsampler is None else self.upsampler(x)
+        return x if self.upsampler is None else self.upsampler(x.values)
 
 
 class PromptContext(NamedTuple):
@@ -238,8 +239,7 @@ class UNet(nnx.Module):
             time += prompt.text_time_embedding
         # Down
         contexts = iter(prompt.masked_blocks())
-        x = self.conv_in(latents)
-        skips = [x]
+        skips = [FeatureMap(self.conv_in(latents))]
         for down in self.down_blocks:
             skips += down(skips[-1], time, next(contexts))
         # Middle and up
@@ -248,7 +248,7 @@ class UNet(nnx.Module):
             x = self.mid_block(x, time, next(contexts))
         for up in self.up_blocks:
             x = up(x, skips, time, next(contexts))
-        return normalize_and_convolve(self.conv_norm_out, self.conv_out, x)
+        return normalize_and_convolve(self.conv_norm_out, self.conv_out, x).values
 
     def _embed_guidance(self, guidance: jax.Array | None, dtype: jnp.dtype) -> jax.Array | None:
         """Return the sinusoids of the guidance scale w + 1 (Luo et al. 2023, section 4.2)."""

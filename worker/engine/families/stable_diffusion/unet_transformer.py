@@ -14,6 +14,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
 from imagefleet.worker.engine.kernels.attention import attention
+from imagefleet.worker.engine.kernels.feature_map import FeatureMap
 from imagefleet.worker.engine.kernels.feed_forward import add_feed_forward, uses_kernel
 from imagefleet.worker.engine.kernels.feed_forward_spec import FeedForwardWeights
 from imagefleet.worker.engine.kernels.head_packing import HeadPacking
@@ -195,10 +196,10 @@ class Transformer(nnx.Module):
             block.attn2.project_context(encoder_hidden_states) for block in self.transformer_blocks
         ]
 
-    def __call__(self, x: jax.Array, context: Sequence[ContextKV]) -> jax.Array:
+    def __call__(self, x: FeatureMap, context: Sequence[ContextKV]) -> FeatureMap:
         """Map `x [b, h, w, c]` to `[b, h, w, c]`; `context` is from `project_context`."""
-        batch, _, _, channels = x.shape
+        batch, _, _, channels = shape = x.values.shape
         hidden = self.proj_in(self.norm(x).reshape(batch, -1, channels))  # [b, h*w, c]
         for block, key_value in zip(self.transformer_blocks, context, strict=True):
             hidden = block(hidden, key_value)
-        return x + self.proj_out(hidden).reshape(x.shape)
+        return FeatureMap(x.values + self.proj_out(hidden).reshape(shape))
