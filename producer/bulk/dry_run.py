@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from imagefleet.producer.bulk.dataset_options import parse_spec
-from imagefleet.producer.bulk.inputs import Rows, TableSource, find_sources
+from imagefleet.producer.bulk.inputs import Rows, TableSource
 from imagefleet.producer.bulk.plan_builder import DatasetSpec, PlanBuilder
 from imagefleet.producer.bulk.plan_checks import (
     check_no_other_dataset,
@@ -32,12 +32,11 @@ from imagefleet.producer.bulk.planner import (
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults, RowPlanner, Size
+from imagefleet.producer.bulk.run_inputs import RunInputs
 from imagefleet.producer.bulk.shard_sizes import ShardSizing
-from imagefleet.producer.bulk.start_run import open_new_destination
-from imagefleet.producer.bulk.worker_formats import check_formats, living_workers
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
-from imagefleet.shared.jobs.offers import Offer, unguided_scale_of
+from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.storage import ObjectStore
@@ -98,28 +97,26 @@ def dry_run(
         InvalidRequest, PlanConflict, ConfigurationError: what `start` would raise.
         StorageDenied, StorageUnavailable: the input or the destination cannot be read.
     """
-    offers = connection.offers()
     images = RowImages(read_files=upload_files)
     spec = parse_spec(images, **options)
     most, spec = spec.max_rejected, replace(spec, max_rejected=None)  # first list the rows
-    url, store = open_new_destination(destination, connection)
-    sources = find_sources(
+    inputs = RunInputs.open(
+        connection,
         rows,
-        input_format,
-        url,
+        destination,
+        spec,
+        input_format=input_format,
         delimiter=delimiter,
         encoding=encoding,
-        unguided_scale=unguided_scale_of(offers, spec.defaults.model),
     )
-    living = living_workers(spec.defaults.model, offers, connection.worker_statuses())
-    check_formats(spec, living)
-    planner = partial(RowPlanner, offers=offers, images=images)
-    planned = _plan(sources, spec, store, planner, ShardSizing.of(living), append=append)
+    planner = partial(RowPlanner, offers=inputs.offers, images=images)
+    sizing = ShardSizing.of(inputs.workers)
+    planned = _plan(inputs.sources, spec, inputs.store, planner, sizing, append=append)
     plan, existing = planned.plan, planned.existing
     all_rows = plan.rows + plan.duplicates + plan.rejected
     refused = most and most.exceeded(plan.rejected, all_rows)
-    offer = offers.get(spec.defaults.model or DEFAULT_MODEL)
-    workers = [each for each in living if offer and each.state is WorkerState.READY]
+    offer = inputs.offers.get(spec.defaults.model or DEFAULT_MODEL)
+    workers = [each for each in inputs.workers if offer and each.state is WorkerState.READY]
     seconds, unknown = _seconds(planned.image_steps, offer, workers)
     pixels = _pixels(plan.shards, offer)
     return DryRun(

@@ -3,7 +3,6 @@
 Input: the user's arguments. Output: a `BulkRun`. Arguments are checked before anything is written.
 """
 
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,41 +11,27 @@ from pathlib import Path
 from typing import Any, Final
 
 from imagefleet.producer.bulk.dataset_options import parse_spec
-from imagefleet.producer.bulk.inputs import Rows, find_sources
+from imagefleet.producer.bulk.destination import open_destination
+from imagefleet.producer.bulk.inputs import Rows
 from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.receivers import CallbackAddress
 from imagefleet.producer.bulk.regenerate import SubmittedJob, regenerate
 from imagefleet.producer.bulk.row_images import Resolve, UploadedRowImages
 from imagefleet.producer.bulk.run import POLL_S, BulkRun
+from imagefleet.producer.bulk.run_inputs import RunInputs
 from imagefleet.producer.bulk.shard_sender import DEFAULT_PRIORITY
 from imagefleet.producer.bulk.shard_sizes import ShardSizing
-from imagefleet.producer.bulk.worker_formats import check_formats, living_workers
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.bulk.file_layout import PLAN
-from imagefleet.shared.bulk.image_folders import image_folder_around
 from imagefleet.shared.bulk.plan import Plan
 from imagefleet.shared.bulk.run_ids import run_ids
-from imagefleet.shared.errors import (
-    ConfigurationError,
-    InvalidRequest,
-    PlanConflict,
-    PlanDamaged,
-    UnknownRun,
-)
+from imagefleet.shared.errors import PlanConflict, PlanDamaged, UnknownRun
 from imagefleet.shared.jobs.arguments import check_whole_number, plain_value
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.offers import unguided_scale_of
-from imagefleet.shared.storage import ObjectStore, announced_url, open_store, place_of
-from imagefleet.shared.storage.schemes import Place, schemes_at
-from imagefleet.shared.text.printable import mask_url
+from imagefleet.shared.storage import ObjectStore, place_of
 
-_DESTINATIONS: Final = schemes_at(Place.BUCKET, Place.FOLDER)
-_BROKEN_URL: Final = re.compile(f"({'|'.join(each.name for each in _DESTINATIONS)})(:(?!//)|//)")
-"""An address whose `://` was typed wrong, as s3:/bucket or s3//bucket."""
 _RELEASE_S: Final = 30.0
 """A worker releases a shard between two batches, and a dead one does not."""
-_SETTING: Final = re.compile("^IMAGEFLEET_STORAGE_URL(='[^']*')?:? ")
-"""The beginning of an error about the address of a store, which names a setting."""
 
 
 def start(
@@ -111,22 +96,25 @@ def plan_run(
         lambda: connection.store(model), read_files=upload_files, resolve=resolve
     ) as images:
         spec = parse_spec(images, **options)
-        url, store = open_new_destination(destination, connection)
-        offers = connection.offers()
-        sources = find_sources(
+        inputs = RunInputs.open(
+            connection,
             rows,
-            input_format,
-            url,
+            destination,
+            spec,
+            input_format=input_format,
             delimiter=delimiter,
             encoding=encoding,
-            unguided_scale=unguided_scale_of(offers, spec.defaults.model),
         )
-        workers = living_workers(spec.defaults.model, offers, connection.worker_statuses())
-        check_formats(spec, workers)
-        sizing = ShardSizing.of(workers)
+        url, store, sizing = inputs.url, inputs.store, ShardSizing.of(inputs.workers)
         before_append = partial(_cancel_run, connection, url, store) if append else None
         plan, _ = plan_dataset(
-            sources, spec, store, offers, images, sizing, before_append=before_append
+            inputs.sources,
+            spec,
+            store,
+            inputs.offers,
+            images,
+            sizing,
+            before_append=before_append,
         )
     return _bulk_run(connection, submit, url, store, plan)
 
@@ -197,44 +185,3 @@ def _id_of(connection: Connection, destination: str, store: ObjectStore, plan: P
         known = runs.destination_and_shards(older)
     is_there = known is not None and place_of(known[0], store) == place_of(destination, store)
     return older if is_there else current
-
-
-def open_new_destination(
-    destination: str | Path, connection: Connection
-) -> tuple[str, ObjectStore]:
-    """Return what `open_destination` does.
-
-    Raises:
-        InvalidRequest: the dataset would lie among the images of jobs.
-    """
-    url, store = open_destination(destination)
-    for images in connection.store_addresses():
-        if folder := image_folder_around(url, images):
-            limit = f"lies in {folder}/ of the image store, whose folders belong to jobs"
-            raise InvalidRequest("destination", mask_url(url), limit)
-    return url, store
-
-
-def open_destination(destination: str | Path) -> tuple[str, ObjectStore]:
-    """Return the URL of the destination, which every host can open, and its store.
-
-    A path without a scheme is a folder on this host.
-    """
-    url = str(destination)
-    if _BROKEN_URL.match(url):
-        forms = ", ".join(scheme.examples[0] for scheme in _DESTINATIONS)
-        limit = f"must be {forms} or a folder; ./ makes it a folder"
-        raise InvalidRequest("destination", url, limit)
-    try:
-        if "://" not in url:
-            url = Path(url).expanduser().absolute().as_uri()
-        store = open_store(url)
-    except RuntimeError as error:  # there is no such user
-        raise InvalidRequest("destination", url, str(error)) from None
-    except ConfigurationError as error:
-        sentence = _SETTING.sub("", str(error))
-        raise InvalidRequest("destination", mask_url(url), sentence) from None
-    address = announced_url(url, store)
-    if address is None:
-        raise InvalidRequest("destination", url, "must be a store that workers can reach")
-    return address, store

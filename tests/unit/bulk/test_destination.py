@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefleet.producer.bulk.start_run import open_destination
+from imagefleet.producer.bulk.destination import open_destination
 from imagefleet.shared.errors import InvalidRequest
 
 
