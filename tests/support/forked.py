@@ -1,8 +1,9 @@
 """Start the commands of the package in forks of a process that has imported them already.
 
 `start` is for tests, which start hundreds of workers, gateways and commands. Where a fork could
-differ from a new process, it starts a new process: for programs that nothing is prepared for, with
-variables that a package may read while it is imported, and on other systems than Linux.
+differ from a new process, it starts a new process: for programs that nothing is prepared for, and
+with variables that a package may read while it is imported. It also does where a fork cannot be
+waited for: on other systems than Linux, and on a Linux without `pidfd_open`.
 """
 
 import atexit
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Final, Protocol
@@ -34,6 +37,7 @@ _OWN: Final = ("AWS_", "IMAGEFLEET_", "PYTEST_", "TF_CPP_MIN_LOG_LEVEL", "TPU_SK
 """Only variables with these beginnings may differ in a fork: nothing reads them at an import. JAX
 sets the last two in the process of a test that imports it, and prepared processes have no JAX."""
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
+_PREPARED_PROGRAM: Final = ("-m", "tests.support.prepared_process")
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
@@ -72,7 +76,9 @@ class _ForkedProcess:
         if self.poll() is None:
             ended = os.pidfd_open(self.pid)
             try:
-                if not select.select([ended], [], [], timeout)[0]:
+                poll = select.poll()  # `select.select` takes no descriptors above 1,023
+                poll.register(ended, select.POLLIN)
+                if not poll.poll(None if timeout is None else 1000 * timeout):
                     raise subprocess.TimeoutExpired(self._module, timeout or 0)
             finally:
                 os.close(ended)
@@ -97,12 +103,12 @@ class _Prepared:
     _lock: Final = threading.Lock()
     _of_commands: Final[dict[str, "_Prepared"]] = {}
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, program: Sequence[str] = _PREPARED_PROGRAM) -> None:
+        self._command = command
         self._control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other, Path(os.devnull).open("w") as nowhere:
-            arguments = ("-m", "tests.support.prepared_process", command, str(other.fileno()))
             self._process = subprocess.Popen(
-                [sys.executable, *arguments],
+                [sys.executable, *program, command, str(other.fileno())],
                 cwd=ROOT,
                 env={**_ENVIRONMENT, **_ONE_THREAD},
                 pass_fds=[other.fileno()],
@@ -125,10 +131,22 @@ class _Prepared:
         with self._lock:
             _adopt_orphans(True)
             try:
-                socket.send_fds(self._control, [request.to_bytes()], files)
-                return _ForkedProcess(int(self._control.recv(20)), request.module)
+                pid = self._ask(request, files)
+                return _ForkedProcess(pid, request.module)
             finally:
                 _adopt_orphans(False)
+
+    def _ask(self, request: Request, files: Sequence[int]) -> int:
+        """Return the number of the process that was forked for a request."""
+        answer = b""
+        with suppress(ConnectionError):
+            socket.send_fds(self._control, [request.to_bytes()], files)
+            answer = self._control.recv(20)
+        assert answer, (
+            f"the process prepared for {self._command} forked none for {request.module}: standard "
+            f"error has the reason; its exit status is {self._process.poll()} (None: it runs)"
+        )
+        return int(answer)
 
     def _end(self) -> None:
         self._control.close()
@@ -178,11 +196,24 @@ def _may_be_forked(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         for each in (environment, _ENVIRONMENT)
     ]
     return (
-        sys.platform == "linux"
+        has_forks()
         and arguments[0] == "-m"
         and arguments[1] in _PREPARED_FOR
         and foreign[0] == foreign[1]
     )
+
+
+@cache
+def has_forks() -> bool:
+    """Return whether this system can wait for a fork by a descriptor. Linux before 5.3 cannot, some
+    sandboxes refuse it, and a Python may lack the call."""
+    if sys.platform != "linux":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def run(

@@ -67,9 +67,10 @@ def _await_request(control: socket.socket) -> Request:
             os.close(mine)
             os.close(of_fork)
             return Request(**json.loads(message))
+        os.close(of_fork)  # so that the read below ends if the process between has failed
         os.waitpid(between, 0)  # its child has the process of the test as parent from now on
         control.send(os.read(mine, 20))
-        for each in (mine, of_fork, *files):
+        for each in (mine, *files):
             os.close(each)
 
 
