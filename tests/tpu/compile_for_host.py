@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from imagefleet.shared.storage.memory import MemoryStore
@@ -116,20 +117,22 @@ def _compile_layer(spec: AttentionSpec, packing: HeadPacking | None, placement: 
 
 def wide_heads(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield attention layers with a mask and heads of 128, by the number of tokens: of Z-Image at
-    1024x1024, and of a text and an image whose tokens fill no whole block."""
+    1024x1024, and of a text and an image whose tokens fill no whole block. The last is in float32,
+    too."""
     placement = placement_of(host)
-    for length in (4608, 4128 + 32):
-        yield str(length), partial(_compile_wide_heads, length, placement)
+    for length, dtype in ((4608, BFLOAT16), (4128 + 32, BFLOAT16), (4128 + 32, np.float32)):
+        name = f"{length} in {np.dtype(dtype).name}"
+        yield name, partial(_compile_wide_heads, length, np.dtype(dtype), placement)
 
 
-def _compile_wide_heads(length: int, placement: Placement) -> None:
+def _compile_wide_heads(length: int, dtype: np.dtype[Any], placement: Placement) -> None:
     """Compile a layer for one sequence on each device.
 
     Raises:
         AssertionError: The program does not have the kernel.
     """
     shape = (placement.mesh.size, length, 2 * 128)
-    x = jax.ShapeDtypeStruct(shape, BFLOAT16, sharding=placement.by_slot)
+    x = jax.ShapeDtypeStruct(shape, dtype, sharding=placement.by_slot)
     mask = jax.ShapeDtypeStruct(shape[:2], jnp.bool_, sharding=placement.by_slot)
     with jax.set_mesh(placement.mesh):
         compute = jax.jit(lambda x, mask: attention(x, x, x, heads=2, mask=mask))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
+from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
 from imagefleet.worker.engine.kernels import wide_attention_kernel
@@ -44,8 +45,10 @@ def _reference(q: Array, k: Array, v: Array, mask: NDArray[np.bool_]) -> Array:
     return result
 
 
-def _compute(q: Array, k: Array, v: Array, mask: NDArray[np.bool_] | None) -> Array:
-    arrays = (jnp.asarray(x, jnp.float32) for x in (q, k, v))
+def _compute(
+    q: Array, k: Array, v: Array, mask: NDArray[np.bool_] | None, dtype: DTypeLike = jnp.float32
+) -> Array:
+    arrays = (jnp.asarray(x, dtype) for x in (q, k, v))
     heads = q.shape[2] // WIDTH
     counts = None if mask is None else jnp.asarray(mask)
     with pltpu.force_tpu_interpret_mode():
@@ -98,6 +101,29 @@ def test_scores_may_be_300_or_minus_300(sign: int) -> None:
     assert 299 < np.abs(scores).max() < 301
     # A float32 score of 300 is rounded by 3e-5, and each factor of its products by half of that.
     np.testing.assert_allclose(_compute(q, k, v, mask), _reference(q, k, v, mask), atol=2e-4)
+
+
+def test_the_parts_of_a_block_of_queries_are_computed_one_after_another() -> None:
+    """There are three of them. All keys of the first block count, and some of the second."""
+    q, k, v = _draw(1, 384, 700, 1)
+    mask = np.arange(700)[None] < 650
+    expected = _reference(q, k, v, mask)
+    k[~mask], v[~mask] = np.nan, np.nan
+    with (
+        patch.object(wide_attention_kernel, "_SMALL_BLOCK", 384),
+        patch.object(wide_attention_kernel, "_PART", 128),
+    ):
+        assert block_length(384, jnp.float32) == block_length(700, jnp.float32) == 384
+        np.testing.assert_allclose(_compute(q, k, v, mask), expected, atol=3e-6)
+
+
+def test_in_bfloat16_only_operands_and_results_are_rounded() -> None:
+    q, k, v = (np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in _draw(1, 128, 515, 2))
+    mask = np.arange(515)[None] < 260
+    expected = _reference(q, k, v, mask)
+    computed = _compute(q, k, v, mask, jnp.bfloat16)
+    # Rounding the result changes it by 0.0018; with rounded scores 0.0033 would be measured.
+    np.testing.assert_allclose(computed, expected, atol=2.5e-3)
 
 
 def test_without_a_mask_all_keys_count() -> None:
