@@ -4,7 +4,6 @@ Start everything from the main thread: the kernel ends a process when the thread
 ends.
 """
 
-import os
 import re
 import signal
 import subprocess
@@ -30,6 +29,7 @@ from tests.support.prometheus import (
     write_targets,
 )
 from tests.support.redis import TcpServer
+from tests.support.settings import other_variables
 
 SCRAPE_S: Final = 1.0
 SLOW_SCRAPE_S: Final = 6.0
@@ -78,13 +78,12 @@ class Process:
     """A process of a fleet, with a log."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEFLEET_")}
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, *command],
                 cwd=ROOT,
-                env={**inherited, **environment},
+                env={**other_variables(), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

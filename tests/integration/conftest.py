@@ -11,8 +11,9 @@ from imagefleet import Client
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.queues.claims import Claims
-from tests.support.processes import StartWorker, Worker
+from tests.support.processes import StartWorker, worker_processes
 from tests.support.redis_cluster import RedisCluster
+from tests.support.settings import worker_settings
 
 MakeClaims = Callable[..., Claims]
 
@@ -51,28 +52,15 @@ def _no_connections_of_earlier_tests() -> Iterator[None]:
 
 @pytest.fixture
 def settings(redis_server: LocalRedisServer, namespace: str, tmp_path: Path) -> dict[str, str]:
-    return {
-        "IMAGEFLEET_REDIS_URL": redis_server.url,
-        "IMAGEFLEET_NAMESPACE": namespace,
-        "IMAGEFLEET_MODEL": "fake:seconds=0.02,capacity=8",
-        "IMAGEFLEET_STORAGE_URL": f"file://{tmp_path}/store",
-        "IMAGEFLEET_LEASE_S": "2",
-    }
+    return worker_settings(
+        redis_server.url, tmp_path, IMAGEFLEET_NAMESPACE=namespace, IMAGEFLEET_LEASE_S="2"
+    )
 
 
 @pytest.fixture
 def start(settings: dict[str, str], tmp_path: Path) -> Iterator[StartWorker]:
-    started: list[Worker] = []
-
-    def start(*command: str, **more: str) -> Worker:
-        worker = Worker(tmp_path, {**settings, **more}, command or ("-m", "imagefleet.worker"))
-        started.append(worker)
-        return worker
-
-    yield start
-    for worker in started:
-        worker.kill()
-        print(worker.log.name, worker.output()[-3000:])  # pytest shows it if the test failed
+    with worker_processes(tmp_path, settings) as start:
+        yield start
 
 
 @pytest.fixture

@@ -31,8 +31,9 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support import forked
-from tests.support.processes import ROOT, StartWorker, Worker, until
+from tests.support.processes import ROOT, StartWorker, until, worker_processes
 from tests.support.s3 import signed_s3
+from tests.support.settings import worker_settings
 
 NAMESPACE = "bulkcli"
 PROMPTS = [f"prompt {n}" for n in range(30)]
@@ -47,21 +48,14 @@ def connection_options(
 ) -> Iterator[list[str]]:
     """Start a fleet of one worker, and return the options that connect to it."""
     folder = tmp_path_factory.mktemp("fleet")
-    worker = Worker(
-        folder,
-        {
-            "IMAGEFLEET_REDIS_URL": redis_server.url,
-            "IMAGEFLEET_NAMESPACE": NAMESPACE,
-            "IMAGEFLEET_MODEL": "fake",
-            "IMAGEFLEET_STORAGE_URL": (folder / "store").as_uri(),
-        },
+    settings = worker_settings(
+        redis_server.url, folder, IMAGEFLEET_NAMESPACE=NAMESPACE, IMAGEFLEET_MODEL="fake"
     )
-    try:
+    with worker_processes(folder, settings) as start:
+        start()
         with connect(redis_server.url) as redis:
             until(lambda: redis.exists(f"{NAMESPACE}:catalogue"))
         yield ["--redis-url", redis_server.url, "--namespace", NAMESPACE]
-    finally:
-        worker.kill()
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from tests.support.processes import Worker
+from tests.support.processes import worker_processes
+from tests.support.settings import worker_settings
 
 ROWS: list[Any] = [
     *({"prompt": f"prompt {n}", "seed": n, "author": "me"} for n in range(7)),
@@ -33,14 +34,11 @@ def runs(
 ) -> Iterator[dict[str, BulkRun]]:
     """Make one dataset per format: 16 images of 8 rows in shards of 6."""
     folder = tmp_path_factory.mktemp("made")
-    fleet = {
-        "IMAGEFLEET_REDIS_URL": redis_server.url,
-        "IMAGEFLEET_NAMESPACE": "reading",
-        "IMAGEFLEET_MODEL": "fake",
-        "IMAGEFLEET_STORAGE_URL": (folder / "store").as_uri(),
-    }
-    worker = Worker(folder, fleet)
-    try:
+    fleet = worker_settings(
+        redis_server.url, folder, IMAGEFLEET_NAMESPACE="reading", IMAGEFLEET_MODEL="fake"
+    )
+    with worker_processes(folder, fleet) as start:
+        worker = start()
         with closing(Client(redis_server.url, namespace="reading")) as client:
             started = {
                 kind: client.bulk(
@@ -56,8 +54,6 @@ def runs(
             for run in started.values():
                 assert run.wait(300).state is State.SUCCEEDED, worker.output()[-2000:]
             yield started
-    finally:
-        worker.kill()
 
 
 def _folder(run: BulkRun) -> Path:

@@ -74,14 +74,10 @@ from pathlib import Path
 from imagefleet import Client
 from tests.support.files import files_below
 from tests.support.processes import Worker, until
+from tests.support.settings import worker_settings
 
 small, url, namespace, folder = sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4])
-place = {
-    "IMAGEFLEET_REDIS_URL": url,
-    "IMAGEFLEET_NAMESPACE": namespace,
-    "IMAGEFLEET_MODEL": "fake",
-    "IMAGEFLEET_STORAGE_URL": (folder / "store").as_uri(),
-}
+place = worker_settings(url, folder, IMAGEFLEET_NAMESPACE=namespace, IMAGEFLEET_MODEL="fake")
 data = folder / "data"
 with Client(url, namespace=namespace) as client:
     run = client.bulk([f"prompt {n}" for n in range(200)], data, shard_size=50)

@@ -25,7 +25,8 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.integration.conftest import MakeClaims
 from tests.support.datasets import Dataset, planned_dataset, read_tar
 from tests.support.files import files_below
-from tests.support.processes import StartWorker, Worker, until
+from tests.support.processes import StartWorker, until, worker_processes
+from tests.support.settings import worker_settings
 
 PROMPTS = [f"prompt {n}" for n in range(60)]
 SLOW = {"IMAGEFLEET_MODEL": "fake:seconds=0.05,capacity=8", "IMAGEFLEET_BULK_CHECKPOINT_S": "0.2"}
@@ -66,20 +67,13 @@ def undisturbed(
     with connect(redis_server.url) as client:
         dataset = planned_dataset(folder / "data", client, namespace, PROMPTS)
         dataset.send()
-        worker = Worker(
-            folder,
-            {
-                "IMAGEFLEET_REDIS_URL": redis_server.url,
-                "IMAGEFLEET_NAMESPACE": namespace,
-                "IMAGEFLEET_MODEL": "fake",
-                "IMAGEFLEET_STORAGE_URL": folder.as_uri(),
-            },
+        settings = worker_settings(
+            redis_server.url, folder, IMAGEFLEET_NAMESPACE=namespace, IMAGEFLEET_MODEL="fake"
         )
-        try:
+        with worker_processes(folder, settings) as start:
+            start()
             assert _wait(dataset) is State.SUCCEEDED
             until(lambda: not files_below(dataset.checkpoints))
-        finally:
-            worker.kill()
     return dataset.files()
 
 

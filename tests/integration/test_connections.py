@@ -18,6 +18,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.startup.redis_clients import MAX_SHARED_CONNECTIONS
 from tests.support.jobs import finish
 from tests.support.processes import Worker
+from tests.support.settings import worker_settings
 
 MAX_CONNECTIONS = 10
 """Of a worker; docs/redis.md says so."""
@@ -39,12 +40,12 @@ def _connections(client: redis.Redis) -> int:
 def test_a_worker_has_few_connections_while_it_is_idle_and_while_it_works(
     server: LocalRedisServer, tmp_path: Path
 ) -> None:
-    settings = {
-        "IMAGEFLEET_REDIS_URL": server.url,
-        "IMAGEFLEET_MODEL": "fake:seconds=0.02,capacity=16",
-        "IMAGEFLEET_STORAGE_URL": f"file://{tmp_path}/store",
-        "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.1",
-    }
+    settings = worker_settings(
+        server.url,
+        tmp_path,
+        IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=16",
+        IMAGEFLEET_CALLBACK_ALLOW="127.0.0.1",
+    )
     watcher = connect(server.url)
     worker = Worker(tmp_path, settings)
     try:

@@ -1,7 +1,6 @@
 """`imagefleet-worker doctor` and `imagefleet doctor` on hosts with and without faults."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.queues.lease import Lease
 from tests.support.processes import ROOT, StartWorker, until
 from tests.support.redis import TcpServer
+from tests.support.settings import other_variables
 
 Result = subprocess.CompletedProcess[str]
 
@@ -37,11 +37,10 @@ def environment(settings: dict[str, str]) -> dict[str, str]:
 
 def _doctor(environment: Mapping[str, str], *flags: str, command: Sequence[str] = ()) -> Result:
     """Run the doctor in its own process, because it may start JAX. `command` may run it."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEFLEET_")}
     return subprocess.run(
         [*command, sys.executable, "-m", "imagefleet.worker", "doctor", *flags],
         cwd=ROOT,
-        env={**inherited, **environment},
+        env={**other_variables(), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -17,7 +17,7 @@ from imagefleet.producer.commands.cli import main
 from imagefleet.shared.redis_client.connection import celery_url
 from tests.support.fleet import run_python, running_fleet
 from tests.support.gateway import GatewayProcess, start_gateway
-from tests.support.processes import ROOT, Worker
+from tests.support.processes import ROOT, worker_processes
 
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PROGRAMS: Final = frozenset({"bash", "python"})
@@ -150,16 +150,8 @@ def gateway(
     if document != "docs/http.md":
         yield None
         return
-    started: list[Worker] = []
-
-    def start(*command: str, **more: str) -> Worker:
-        started.append(Worker(tmp_path / "gateway", {**environment, **more}, command))
-        return started[-1]
-
-    yield start_gateway(start)
-    for process in started:
-        process.kill()
-        print(process.output()[-3000:])
+    with worker_processes(tmp_path / "gateway", environment) as start:
+        yield start_gateway(start)
 
 
 def _called(text: str, gateway: GatewayProcess | None) -> str:

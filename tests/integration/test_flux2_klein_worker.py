@@ -14,6 +14,7 @@ from imagefleet import Client, Job, JobFailed
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from tests.support.processes import Worker
+from tests.support.settings import checkpoint_settings
 from tests.unit.engine.flow_parity import write_drawn_weights
 from tools.parity.flow.flux2_klein_case import HEIGHT, WIDTH, Variant, write_configs
 from tools.parity.known.write import init_image
@@ -41,16 +42,10 @@ def test_a_worker_makes_jobs_and_a_dataset_with_the_defaults_of_a_distilled_mode
     write_configs(tmp_path / NAME, Variant(index={"is_distilled": True}))
     write_drawn_weights(tmp_path / NAME)
     with LocalRedisServer(tmp_path / "redis") as server, Client(server.url) as client:
-        environment = {
-            "IMAGEFLEET_REDIS_URL": server.url,
-            "IMAGEFLEET_STORAGE_URL": f"file://{tmp_path}/store",
-            "IMAGEFLEET_CACHE_DIR": str(tmp_path / "cache"),
-            "IMAGEFLEET_MODEL": str(tmp_path / NAME),
-            "IMAGEFLEET_SHAPES": f"{HEIGHT}x{WIDTH},{SIDE}x{SIDE}",
-            "IMAGEFLEET_DEVICES": "1",
-            "IMAGEFLEET_PER_DEVICE_BATCH": "2",
-            "IMAGEFLEET_BATCHING": "continuous",
-        }
+        shapes = f"{HEIGHT}x{WIDTH},{SIDE}x{SIDE}"
+        environment = checkpoint_settings(
+            server.url, tmp_path, NAME, shapes, IMAGEFLEET_BATCHING="continuous"
+        )
         worker = Worker(tmp_path, environment)
         worker.await_log("ready after", timeout_s=900)
         store = open_store(environment["IMAGEFLEET_STORAGE_URL"])

@@ -40,6 +40,7 @@ from imagefleet.worker.outbound.address_policy import AllowList
 from tests.support.image_server import ImageServer, SlowImage, cut_short, stalled, status
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, Worker, until
+from tests.support.settings import worker_settings
 
 SHAPE = Shape(height=32, width=64)
 INFO = FakeEngine().info
@@ -375,15 +376,13 @@ def test_a_worker_runs_jobs_with_input_images_without_delaying_others(tmp_path: 
         "/slow.png": stalled(b"\x89PNG", released),
     }
     with ImageServer(responses) as image_server, LocalRedisServer(tmp_path / "redis") as server:
-        worker = Worker(
+        settings = worker_settings(
+            server.url,
             tmp_path,
-            {
-                "IMAGEFLEET_REDIS_URL": server.url,
-                "IMAGEFLEET_STORAGE_URL": (tmp_path / "out").as_uri(),
-                "IMAGEFLEET_MODEL": "fake:seconds=0.01",
-                "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.1",
-            },
+            IMAGEFLEET_MODEL="fake:seconds=0.01",
+            IMAGEFLEET_CALLBACK_ALLOW="127.0.0.1",
         )
+        worker = Worker(tmp_path, settings)
         worker.await_log("ready after")
         client = Client(server.url)
         slow = client.submit("a", image=f"{image_server.url}/slow.png")
@@ -402,7 +401,7 @@ def test_a_worker_runs_jobs_with_input_images_without_delaying_others(tmp_path: 
         released.set()
         assert worker.terminate() == 0
         pixels = [
-            np.asarray(Image.open(tmp_path / "out" / job.status().result.images[0].key))  # type: ignore[union-attr]
+            np.asarray(Image.open(tmp_path / "store" / job.status().result.images[0].key))  # type: ignore[union-attr]
             for job in (plain, one, again, other)
         ]
     np.testing.assert_array_equal(pixels[1], pixels[2])

@@ -11,19 +11,18 @@ from imagefleet import Client
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.images.encode_preview import MAX_URL_LENGTH, preview_url
 from tests.support.processes import Worker, until
+from tests.support.settings import worker_settings
 
 
 def test_the_status_of_a_running_job_shows_a_preview(tmp_path: Path) -> None:
     with LocalRedisServer(tmp_path / "redis") as server:
-        worker = Worker(
+        settings = worker_settings(
+            server.url,
             tmp_path,
-            {
-                "IMAGEFLEET_REDIS_URL": server.url,
-                "IMAGEFLEET_STORAGE_URL": (tmp_path / "out").as_uri(),
-                "IMAGEFLEET_MODEL": "fake:seconds=0.5",
-                "IMAGEFLEET_SHAPES": "512x1024",
-            },
+            IMAGEFLEET_MODEL="fake:seconds=0.5",
+            IMAGEFLEET_SHAPES="512x1024",
         )
+        worker = Worker(tmp_path, settings)
         worker.await_log("ready after")
         client = Client(server.url)
         with_preview = client.submit("a", seed=1, num_inference_steps=12, preview=True)

@@ -11,33 +11,31 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.hanging import HangingServer
-from tests.support.processes import Worker, until
+from tests.support.processes import Worker, until, worker_processes
 from tests.support.redis import RedisProxy, TcpServer
+from tests.support.settings import worker_settings
 
 StartWorker = Callable[..., Worker]
 
 
 @pytest.fixture
 def start(redis_server: LocalRedisServer, namespace: str, tmp_path: Path) -> Iterator[StartWorker]:
-    started: list[Worker] = []
-
     def start(**settings: str) -> Worker:
-        environment = {
-            "IMAGEFLEET_REDIS_URL": redis_server.url,
-            "IMAGEFLEET_NAMESPACE": namespace,
-            "IMAGEFLEET_MODEL": "fake",
-            "IMAGEFLEET_STORAGE_URL": f"file://{tmp_path}/store",
-            "IMAGEFLEET_CACHE_DIR": str(tmp_path / "cache"),
-            "AWS_ACCESS_KEY_ID": "somebody",
-            "AWS_SECRET_ACCESS_KEY": "something",
-        }
-        environment |= {f"IMAGEFLEET_{name.upper()}": value for name, value in settings.items()}
-        started.append(Worker(tmp_path, environment))
-        return started[-1]
+        return start_worker(
+            **{f"IMAGEFLEET_{name.upper()}": value for name, value in settings.items()}
+        )
 
-    yield start
-    for worker in started:
-        worker.kill()
+    environment = worker_settings(
+        redis_server.url,
+        tmp_path,
+        IMAGEFLEET_NAMESPACE=namespace,
+        IMAGEFLEET_MODEL="fake",
+        IMAGEFLEET_CACHE_DIR=str(tmp_path / "cache"),
+        AWS_ACCESS_KEY_ID="somebody",
+        AWS_SECRET_ACCESS_KEY="something",
+    )
+    with worker_processes(tmp_path, environment) as start_worker:
+        yield start
 
 
 def _make_damaged_checkpoint(folder: Path) -> str:

@@ -16,6 +16,7 @@ from imagefleet import Client, InvalidRequest, Job
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from tests.support.processes import Worker
+from tests.support.settings import checkpoint_settings
 from tests.unit.engine.flow_parity import write_drawn_weights
 from tools.parity.flow.z_image_case import HEIGHT, WIDTH, Variant, write_configs
 from tools.parity.known.write import init_image
@@ -52,17 +53,8 @@ class Fleet:
 
 
 def _environment(folder: Path, server: LocalRedisServer, **settings: str) -> dict[str, str]:
-    return {
-        "IMAGEFLEET_REDIS_URL": server.url,
-        "IMAGEFLEET_STORAGE_URL": f"file://{folder}/store",
-        "IMAGEFLEET_CACHE_DIR": str(folder / "cache"),
-        "IMAGEFLEET_MODEL": str(folder / NAME),
-        "IMAGEFLEET_SHAPES": f"{HEIGHT}x{WIDTH}",
-        "IMAGEFLEET_DEVICES": "1",
-        "IMAGEFLEET_PER_DEVICE_BATCH": "2",
-        "IMAGEFLEET_MAX_NUM_INFERENCE_STEPS": "12",
-        **settings,
-    }
+    settings["IMAGEFLEET_MAX_NUM_INFERENCE_STEPS"] = "12"
+    return checkpoint_settings(server.url, folder, NAME, f"{HEIGHT}x{WIDTH}", **settings)
 
 
 @pytest.fixture(scope="module")

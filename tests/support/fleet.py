@@ -1,6 +1,5 @@
 """A fleet with the fake model in the default namespace, for programs that take no test settings."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +8,8 @@ from pathlib import Path
 
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.webhooks.signature import new_secret
-from tests.support.processes import Worker
+from tests.support.processes import worker_processes
+from tests.support.settings import other_variables, worker_settings
 
 
 @contextmanager
@@ -20,29 +20,22 @@ def running_fleet(folder: Path) -> Iterator[dict[str, str]]:
             "IMAGEFLEET_REDIS_URL": server.url,
             "IMAGEFLEET_WEBHOOK_SECRETS": new_secret(),
         }
-        settings = {
-            "IMAGEFLEET_MODEL": "fake:seconds=0.02,capacity=8",
-            "IMAGEFLEET_STORAGE_URL": f"file://{folder}/store",
-            "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.1",
-        }
-        worker = Worker(folder, {**producer, **settings})
-        try:
-            worker.await_log("ready after")
+        settings = worker_settings(
+            server.url, folder, IMAGEFLEET_CALLBACK_ALLOW="127.0.0.1", **producer
+        )
+        with worker_processes(folder, settings) as start:
+            start().await_log("ready after")
             yield producer
-        finally:
-            worker.kill()
-            print(worker.output()[-3000:])
 
 
 def run_python(
     arguments: Sequence[str], environment: Mapping[str, str], folder: Path
 ) -> "subprocess.CompletedProcess[str]":
     """Run Python in `folder` with these arguments, as a user of the installed package does."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEFLEET_")}
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**inherited, **environment},
+        env={**other_variables(), **environment},
         capture_output=True,
         text=True,
         timeout=900,

@@ -3,13 +3,14 @@
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from imagefleet import Client
-from tests.support.processes import StartWorker, Worker, until
+from tests.support.processes import StartWorker, Worker, until, worker_processes
+from tests.support.settings import worker_settings
 
 SERVE: Final = ("-m", "imagefleet.producer", "serve", "--port", "0")
 _READY: Final = re.compile(r"imagefleet serves HTTP on (http://\S+)/v1")
@@ -53,22 +54,16 @@ class GatewayFleet:
 def fleet_with_gateways(folder: Path, redis_url: str, **settings: str) -> Iterator[GatewayFleet]:
     """Start a worker, by default with the fake engine, and two gateways with these settings."""
     namespace = f"t{uuid.uuid4().hex[:8]}"
-    environment = {
-        "IMAGEFLEET_REDIS_URL": redis_url,
+    settings = {
         "IMAGEFLEET_NAMESPACE": namespace,
         "IMAGEFLEET_MODEL": "fake:seconds=0.01,capacity=8",
-        "IMAGEFLEET_STORAGE_URL": f"file://{folder}/store",
         **settings,
     }
-    with ExitStack() as stack:
-
-        def start(*command: str, **more: str) -> Worker:
-            worker = Worker(folder, {**environment, **more}, command or ("-m", "imagefleet.worker"))
-            stack.callback(worker.kill)
-            return worker
-
-        start().await_log("ready after", timeout_s=900)
+    with (
+        worker_processes(folder, worker_settings(redis_url, folder, **settings)) as start,
+        Client(redis_url, namespace=namespace) as producer,
+    ):
+        start().await_log("ready after")
         guarded = start_gateway(start, IMAGEFLEET_HTTP_REQUIRE_KEYS="true")
         open_gateway = start_gateway(start)
-        producer = stack.enter_context(Client(redis_url, namespace=namespace))
         yield GatewayFleet(producer=producer, guarded_url=guarded.url, open_gateway=open_gateway)

@@ -3,17 +3,20 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
 from tests.support import forked
+from tests.support.settings import other_variables
 
 T = TypeVar("T")
 
 ROOT: Final = forked.ROOT
 
 
+COMMAND: Final = ("-m", "imagefleet.worker")
 PATIENT: Final = ("-m", "tests.support.patient_worker")
 """The command of a worker that may take its time to quit."""
 
@@ -24,14 +27,13 @@ class Worker:
     def __init__(
         self,
         folder: Path,
-        environment: dict[str, str],
-        command: Sequence[str] = ("-m", "imagefleet.worker"),
+        environment: Mapping[str, str],
+        command: Sequence[str] = COMMAND,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / f"worker-{time.monotonic_ns()}.log"
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEFLEET_")}
         with self.log.open("wb") as log:
-            self.process = forked.start(command, {**inherited, **environment}, output=log)
+            self.process = forked.start(command, {**other_variables(), **environment}, output=log)
 
     def kill(self) -> None:
         self.process.kill()
@@ -62,6 +64,27 @@ class Worker:
 
 StartWorker = Callable[..., Worker]
 """`start(*command, **settings)`: a worker process that ends with its test."""
+
+
+@contextmanager
+def worker_processes(folder: Path, settings: Mapping[str, str]) -> Iterator[StartWorker]:
+    """Yield a function that starts workers, or other commands, with these settings and more.
+
+    The processes end with the block, and the ends of their logs are printed.
+    """
+    started: list[Worker] = []
+
+    def start(*command: str, **more: str) -> Worker:
+        worker = Worker(folder, {**settings, **more}, command or COMMAND)
+        started.append(worker)
+        return worker
+
+    try:
+        yield start
+    finally:
+        for worker in started:
+            worker.kill()
+            print(worker.log.name, worker.output()[-3000:])  # pytest shows it if the test failed
 
 
 def until(found: Callable[[], T | None], timeout_s: float = 900) -> T:

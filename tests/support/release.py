@@ -1,6 +1,5 @@
 """The last release, built from the history of this repository."""
 
-import os
 import subprocess
 import sys
 import zipfile
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.processes import ROOT
+from tests.support.settings import other_variables
 
 VERSION: Final = "0.1.0"
 _LAYOUT: Final = 'packages = ["producer", "shared", "worker"]'
@@ -53,8 +53,7 @@ def install_release(folder: Path) -> Path:
 
 def release_environment(site: Path) -> dict[str, str]:
     """Return the variables with which a Python process imports the release."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEFLEET_")}
-    return {**inherited, "PYTHONPATH": str(site)}
+    return {**other_variables(), "PYTHONPATH": str(site)}
 
 
 def _git(*arguments: str) -> str:

@@ -14,7 +14,8 @@ from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.keys import ApiKeys
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.gateway import GatewayProcess, start_gateway
-from tests.support.processes import Worker
+from tests.support.processes import worker_processes
+from tests.support.settings import worker_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,23 +48,16 @@ class TwoTenants:
 def two_tenants(redis_server: LocalRedisServer, folder: Path) -> Iterator[TwoTenants]:
     """Start a worker and a gateway, and end them after the block."""
     namespace = f"t{uuid.uuid4().hex[:8]}"
-    settings = {
-        "IMAGEFLEET_REDIS_URL": redis_server.url,
-        "IMAGEFLEET_NAMESPACE": namespace,
-        "IMAGEFLEET_MODEL": "fake:seconds=0.02,capacity=8",
-        "IMAGEFLEET_STORAGE_URL": f"file://{folder}/store",
-        "IMAGEFLEET_HTTP_REQUIRE_KEYS": "true",
-        "IMAGEFLEET_HTTP_HEAD_TIMEOUT_S": "2",
-        "IMAGEFLEET_HTTP_BODY_TIMEOUT_S": "10",
-        "IMAGEFLEET_HTTP_MAX_BODY_BYTES": "30000000",
-    }
-    started: list[Worker] = []
-
-    def start(*command: str, **more: str) -> Worker:
-        started.append(Worker(folder, settings | more, command or ("-m", "imagefleet.worker")))
-        return started[-1]
-
-    try:
+    settings = worker_settings(
+        redis_server.url,
+        folder,
+        IMAGEFLEET_NAMESPACE=namespace,
+        IMAGEFLEET_HTTP_REQUIRE_KEYS="true",
+        IMAGEFLEET_HTTP_HEAD_TIMEOUT_S="2",
+        IMAGEFLEET_HTTP_BODY_TIMEOUT_S="10",
+        IMAGEFLEET_HTTP_MAX_BODY_BYTES="30000000",
+    )
+    with worker_processes(folder, settings) as start:
         start().await_log("ready after")
         gateway = start_gateway(start)
         local = start_gateway(start, IMAGEFLEET_HTTP_REQUIRE_KEYS="false")
@@ -75,9 +69,6 @@ def two_tenants(redis_server: LocalRedisServer, folder: Path) -> Iterator[TwoTen
                 yield TwoTenants(
                     gateway=gateway, local=local, gold=gold, iron=iron, producer=producer, keys=keys
                 )
-    finally:
-        for process in started:
-            process.kill()
 
 
 def _sender(url: str, key: str) -> httpx.Client:
