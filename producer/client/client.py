@@ -40,9 +40,9 @@ if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this
     from imagefleet.producer.bulk.inputs import Rows
     from imagefleet.producer.bulk.run import BulkRun
     from imagefleet.producer.connection.lane_dead_letters import LaneDeadLetters
+    from imagefleet.producer.connection.lane_outbox import LaneOutbox
     from imagefleet.shared.jobs.fleet_status import FleetReader
     from imagefleet.shared.jobs.tenants import Tenants
-    from imagefleet.shared.webhooks.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Client(JobAccess):
         return self.connection.dead_letters
 
     @property
-    def outbox(self) -> "Outbox":
+    def outbox(self) -> "LaneOutbox":
         """What reads and replays callbacks that wait or were given up."""
         return self.connection.outbox
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:  # their models take long to build, and few producers use them
     from redis import Redis
 
     from imagefleet.producer.connection.lane_dead_letters import LaneDeadLetters
+    from imagefleet.producer.connection.lane_outbox import LaneOutbox
     from imagefleet.shared.bulk.runs import RunRecords
     from imagefleet.shared.jobs.fleet_status import FleetReader, FleetStatus
     from imagefleet.shared.jobs.tenants import Tenants
     from imagefleet.shared.jobs.worker_status import WorkerStatus
-    from imagefleet.shared.webhooks.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
@@ -79,11 +79,11 @@ class Connection:
         return LaneDeadLetters(self.lanes)
 
     @cached_property
-    def outbox(self) -> "Outbox":
+    def outbox(self) -> "LaneOutbox":
         """What reads and replays callbacks that wait or were given up."""
-        from imagefleet.shared.webhooks.outbox import Outbox
+        from imagefleet.producer.connection.lane_outbox import LaneOutbox
 
-        return Outbox(self.redis, self.namespace, self.settings.retention_s)
+        return LaneOutbox(self.lanes, self.settings.retention_s)
 
     @cached_property
     def fleet(self) -> "FleetReader":

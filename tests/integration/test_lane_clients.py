@@ -7,13 +7,19 @@ from contextlib import closing
 import pytest
 from pydantic import SecretStr
 
-from imagefleet import Client, InvalidRequest, JobCancelled, State
+from imagefleet import Client, InvalidRequest, JobCancelled, State, UnknownJob
 from imagefleet.producer.fleet.redrive import redrive
 from imagefleet.producer.gateway.jobs.change_subscription import ChangeSubscription
-from imagefleet.shared.jobs.redis_keys import limits_key, weights_key
+from imagefleet.shared.jobs.redis_keys import limits_key, outbox_messages_key, weights_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.lanes import DEFAULT_LANES
 from imagefleet.shared.settings.settings import Settings
+from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.shared.webhooks.outbox_message import (
+    DeliveryOutcome,
+    DeliveryVerdict,
+    OutboxMessage,
+)
 from tests.support.lane_worker import LaneWorker
 from tests.support.redis_cluster import RedisCluster
 
@@ -175,3 +181,31 @@ def test_dead_letters_of_every_lane_are_read_redriven_and_dropped(
     assert sum(worker.work() for worker in workers) == 8
     states = Counter(status.state for status in producer.statuses(OWN_IDS))
     assert states == {State.SUCCEEDED: 8, State.FAILED: len(OWN_IDS) - 8}
+
+
+def test_callbacks_of_every_lane_are_listed_and_replayed(producer: Client) -> None:
+    lanes = producer.connection.lanes
+    for job_id in OWN_IDS:
+        producer.submit("a", id=job_id, callback_url="https://example.com/hook")
+        producer.cancel(job_id)
+    waiting = producer.outbox.entries()
+    assert {entry.job_id for entry in waiting} == set(OWN_IDS)
+    assert [entry.at for entry in waiting] == sorted(entry.at for entry in waiting)
+    refused = DeliveryOutcome(verdict=DeliveryVerdict.REFUSED, reason="no")
+    for entry in waiting[:6]:
+        lane = lanes.of(entry.job_id)
+        text = lane.client.hget(outbox_messages_key(lane.namespace), entry.id)
+        Outbox(lane.client, lane.namespace).give_up(OutboxMessage.parse(str(text)), refused)
+    failed = producer.outbox.entries(failed=True)
+    assert {entry.id for entry in failed} == {entry.id for entry in waiting[:6]}
+    assert producer.outbox.entries(limit=8)[:6] == failed
+    assert [entry.standing for entry in producer.outbox.entries_of(failed[0].job_id)] == [
+        "given up"
+    ]
+    assert [each.reason for each in producer.outbox.attempts_of(failed[0].job_id)] == ["no"]
+    for entry in failed:
+        producer.outbox.replay(entry.id)
+    assert producer.outbox.entries(failed=True) == []
+    assert all(producer.outbox.make_due_now(entry.id) for entry in waiting)
+    with pytest.raises(UnknownJob, match="no given-up callback"):
+        producer.outbox.replay(waiting[-1].id)

@@ -23,6 +23,7 @@ from imagefleet.shared.jobs.model import JobError, State
 from imagefleet.shared.jobs.offers import OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
+from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import (
     DeliveryOutcome,
     DeliveryVerdict,
@@ -126,9 +127,10 @@ def _add_others(producer: Client, client: redis.Redis, each: str) -> None:
     runs.enqueue(run, SHARDS)
     name, url = f"hook-{each}", "http://a.example"
     callback = OutboxMessage(id=f"{name}.failed", job_id=name, url=url, body="{}")
-    producer.outbox.add(callback)
+    outbox = Outbox(client, namespace)
+    outbox.add(callback)
     outcome = DeliveryOutcome(verdict=DeliveryVerdict.RETRY, status=500)
-    producer.outbox.retry(replace(callback, attempts=1), 60, outcome)
+    outbox.retry(replace(callback, attempts=1), 60, outcome)
 
 
 def _invoke(*command: str) -> str:

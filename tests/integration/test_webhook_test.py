@@ -10,6 +10,7 @@ import redis
 
 from imagefleet import Client
 from imagefleet.shared.jobs.redis_keys import outbox_messages_key
+from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.signature import new_secret
 from tests.support import forked
 from tests.support.jobs import finish
@@ -105,7 +106,7 @@ def test_an_address_that_answered_410_is_tested_and_stays_as_it_was(
     with Receiver([FLEET], respond_with(410, 204)) as receiver:
         assert run(receiver.url).stdout.startswith("gone  410 ")
         assert not producer.outbox.is_disabled(receiver.url)
-        producer.outbox.disable(receiver.url)
+        Outbox(producer.connection.redis, producer.connection.namespace).disable(receiver.url)
         done = run(receiver.url)
         assert (done.returncode, done.stdout.split("  ")[0]) == (0, "delivered")
         assert "answered 410 before" in done.stderr

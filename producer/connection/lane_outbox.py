@@ -1,0 +1,81 @@
+"""The callbacks of a fleet, which are in the lanes of their jobs and runs.
+
+Workers deliver them. This module reads them for operators, and lets them be sent again.
+"""
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from imagefleet.shared.errors import UnknownJob
+from imagefleet.shared.redis_client.lanes import Lanes
+from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.shared.webhooks.outbox_message import (
+    CallbackEntry,
+    CallbackState,
+    DeliveryAttempt,
+    OutboxMessage,
+)
+
+if TYPE_CHECKING:
+    from redis.client import Pipeline
+
+
+class LaneOutbox:
+    """This class adds, reads and replays the callbacks of all lanes. Threads may share it."""
+
+    def __init__(self, lanes: Lanes, retention_s: int) -> None:
+        self._lanes = lanes
+        self._parts = [Outbox(lane.client, lane.namespace, retention_s) for lane in lanes]
+
+    def add(self, message: OutboxMessage, pipeline: "Pipeline | None" = None) -> None:
+        """Add `message`, due now; within `pipeline`, which is one of the first lane, if one is
+        given."""
+        number = 0 if pipeline is not None else self._lanes.of(message.job_id).number
+        self._parts[number].add(message, pipeline)
+
+    def replay(self, message_id: str) -> None:
+        """Put a given-up message back; see `Outbox.replay`. Raises UnknownJob, MessageRejected."""
+        *others, last = self._parts
+        for part in others:
+            try:
+                return part.replay(message_id)
+            except UnknownJob:
+                continue
+        return last.replay(message_id)
+
+    def make_due_now(self, message_id: str) -> bool:
+        """Let a waiting message be due now. Return False if no waiting message has this id."""
+        return any(part.make_due_now(message_id) for part in self._parts)
+
+    def discard_test(self, message: OutboxMessage) -> None:
+        """Delete a test and the log of its delivery. A worker may still be sending it."""
+        self._parts[self._lanes.of(message.job_id).number].discard_test(message)
+
+    def enable(self, url: str) -> None:
+        """Send to the receiver at `url` again."""
+        for part in self._parts:
+            part.enable(url)
+
+    def is_disabled(self, url: str) -> bool:
+        """Return whether the receiver at `url` is disabled in a lane."""
+        return any(part.is_disabled(url) for part in self._parts)
+
+    def attempts_of(self, job_id: str) -> list[DeliveryAttempt]:
+        """Return the latest delivery attempts of a job's callbacks, newest first."""
+        return list(chain.from_iterable(part.attempts_of(job_id) for part in self._parts))
+
+    def entries(self, *, failed: bool = False, limit: int = 100) -> list[CallbackEntry]:
+        """Return the given-up callbacks, latest first, then the waiting ones, longest due first."""
+        parts = [part.entries(failed=failed, limit=limit) for part in self._parts]
+        if len(parts) == 1:
+            return parts[0]
+        found = list(chain.from_iterable(parts))
+        given_up = [each for each in found if each.standing is CallbackState.GIVEN_UP]
+        waiting = [each for each in found if each.standing is not CallbackState.GIVEN_UP]
+        given_up.sort(key=lambda entry: entry.at, reverse=True)
+        waiting.sort(key=lambda entry: entry.at)
+        return [*given_up, *waiting][:limit]
+
+    def entries_of(self, job_id: str) -> list[CallbackEntry]:
+        """Return a job's callbacks: given up, waiting, and delivered as far as its log goes."""
+        return list(chain.from_iterable(part.entries_of(job_id) for part in self._parts))
