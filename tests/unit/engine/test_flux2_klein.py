@@ -16,13 +16,16 @@ from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.flux2_klein.configs import Configs
 from imagefleet.worker.engine.families.flux2_klein.denoiser import Flux2KleinDenoiser
 from imagefleet.worker.engine.families.flux2_klein.shift import EmpiricalShift
 from imagefleet.worker.engine.families.flux2_klein.transformer import Transformer, rotation_of
 from imagefleet.worker.engine.families.flux2_klein.vae import Flux2Vae, pack, unpack
+from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
 from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.schedulers.registry import step_table
@@ -184,6 +187,30 @@ def test_images_of_other_configs_are_those_of_diffusers(tmp_path: Path, name: st
     table = step_table("euler", oracle.model.noise_schedule(oracle.shape), variant.steps)
     pair = (NEGATIVES[1], variant.prompt)
     _assert_equal(oracle.images([pair], table, variant.noise, variant.guidance), name)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_distilled_model_has_no_second_step_without_guidance(
+    tmp_path: Path, streams: bool
+) -> None:
+    """Nor has it one beside reference images, which a shape of this size may have."""
+    names, shape = [], Shape(height=512, width=512)
+    for is_distilled in (True, False):
+        write_configs(tmp_path, Variant(index={"is_distilled": is_distilled}))
+        placement = Placement.of(1)
+        model = AbstractModel.of(
+            read_configs(CheckpointFiles(tmp_path)),
+            placement,
+            ExecutableCache([], {}, placement.mesh.devices.flatten().tolist()),
+            token_lengths=(512,),
+            per_device_batch=1,
+            dtype=np.dtype(np.float32),
+            max_steps=4,
+            streams=streams,
+        )
+        names.append(model.compiler.lowerings(shape, model.rgb_factors).keys())
+    assert {name for name in names[0] if "step" in name} == {"step", "reference_step"}
+    assert names[1] - names[0] == {"unguided_step", "unguided_reference_step"}
 
 
 def test_a_checkpoint_may_have_the_number_of_batches_of_its_training(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ class ShapeExecutables:
     begin: Any
     step: Any
     unguided_step: Any
-    """It does half the work of `step`, for batches in which no slot uses guidance."""
+    """It does half the work of `step`, for batches in which no slot uses guidance. None means that
+    the model has no guidance, so that `step` runs in its place."""
     encode: Any
     preview: Any
     decode: Any
@@ -69,8 +70,10 @@ def choose_step(executables: Steps, *, guidance: bool, reference: bool) -> Any:
         reference: Whether a slot has an `image`, which may be a reference image.
     """
     if reference and executables.reference_step is not None:
-        return executables.reference_step if guidance else executables.unguided_reference_step
-    return executables.step if guidance else executables.unguided_step
+        guided, unguided = executables.reference_step, executables.unguided_reference_step
+    else:
+        guided, unguided = executables.step, executables.unguided_step
+    return guided if guidance or unguided is None else unguided
 
 
 @dataclass(frozen=True)
@@ -87,14 +90,13 @@ class ProgramCompiler:
         """Load all programs of a shape, or compile them. A cached program is not traced."""
         inputs = self.inputs(shape, rgb_factors)
         lowerings = self.lowerings(shape, rgb_factors)
-        return ShapeExecutables(
-            **{
-                name: self.executable_cache.load_or_compile(
-                    f"{shape}/{name}", inputs, lower, number=f"{number} of {len(lowerings)}"
-                )
-                for number, (name, lower) in enumerate(lowerings.items(), 1)
-            }
-        )
+        executables = {
+            name: self.executable_cache.load_or_compile(
+                f"{shape}/{name}", inputs, lower, number=f"{number} of {len(lowerings)}"
+            )
+            for number, (name, lower) in enumerate(lowerings.items(), 1)
+        }
+        return ShapeExecutables(**{"unguided_step": None, **executables})
 
     def compile_ahead(self, shape: Shape, rgb_factors: ArrayOrShape) -> Iterator[tuple[str, bool]]:
         """Put the executables of a shape into the stores, and yield each program after that.
@@ -137,8 +139,7 @@ class ProgramCompiler:
 
         return {
             "begin": lowering(programs.begin, lambda: (weights, inputs, init_latents)),
-            "step": step(guidance=True),
-            "unguided_step": step(guidance=False),
+            **steps(programs, step),
             "encode": lowering(in_turn(programs.encode), lambda: (weights, init_images)),
             "preview": lowering(programs.preview, lambda: (begin_outputs()[1], rgb_factors)),
             "decode": lowering(in_turn(programs.decode), lambda: (weights, begin_outputs()[1])),
@@ -173,16 +174,22 @@ class ProgramCompiler:
         )
 
 
+def steps(programs: DiffusionPrograms, step: Callable[..., Lower]) -> dict[str, Lower]:
+    """Return the step with guidance, and the one without if it is another."""
+    guided = {"step": step(guidance=True)}
+    if not programs.denoiser.has_guidance:
+        return guided
+    return {**guided, "unguided_step": step(guidance=False)}
+
+
 def reference_steps(
     programs: DiffusionPrograms, shape: Shape, step: Callable[..., Lower]
 ) -> dict[str, Lower]:
     """Return the steps of batches of a shape in which a slot has a reference image."""
     if not programs.takes_reference(shape.height, shape.width):
         return {}
-    return {
-        "reference_step": step(guidance=True, reference=True),
-        "unguided_reference_step": step(guidance=False, reference=True),
-    }
+    of_references = steps(programs, partial(step, reference=True))
+    return {name.replace("step", "reference_step"): lower for name, lower in of_references.items()}
 
 
 def one_image_at_a_time(program: Callable[..., Any], copies: int) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from imagefleet.worker.engine.compile.program_compiler import (
     Lower,
     ProgramCompiler,
     reference_steps,
+    steps,
 )
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.placement.mesh import Placement
@@ -44,7 +45,7 @@ class StreamExecutables:
     """It is `DiffusionPrograms.step` for all slots; the denoiser's weights are the tuple of
     `flat`."""
     unguided_step: Any
-    """It is `step` for slots of which none uses guidance."""
+    """It is `step` for slots of which none uses guidance. None: see `ShapeExecutables`."""
     preview: Any
     """It is `DiffusionPrograms.preview` for all slots."""
     decode: Any
@@ -97,18 +98,17 @@ class StreamCompiler:
         """Load all programs of a shape, or compile them. A cached program is not traced."""
         inputs = self._compiler(self.one).inputs(shape, rgb_factors)
         lowerings = self.lowerings(shape, rgb_factors)
-        return StreamExecutables(
-            **{
-                name: self.executable_cache.load_or_compile(
-                    self._program(shape, name),
-                    inputs,
-                    lower,
-                    copy=self.copy,
-                    number=f"{number} of {len(lowerings)}",
-                )
-                for number, (name, lower) in enumerate(lowerings.items(), 1)
-            }
-        )
+        executables = {
+            name: self.executable_cache.load_or_compile(
+                self._program(shape, name),
+                inputs,
+                lower,
+                copy=self.copy,
+                number=f"{number} of {len(lowerings)}",
+            )
+            for number, (name, lower) in enumerate(lowerings.items(), 1)
+        }
+        return StreamExecutables(**{"unguided_step": None, **executables})
 
     def compile_ahead(self, shape: Shape, rgb_factors: ArrayOrShape) -> Iterator[tuple[str, bool]]:
         """Put the executables of a shape into the stores, as `ProgramCompiler.compile_ahead`."""
@@ -138,8 +138,7 @@ class StreamCompiler:
             "insert": self._lowering(
                 insert, lambda: (slots(), newcomer(), number), donate_argnums=0
             ),
-            "step": self._step(slots, guidance=True),
-            "unguided_step": self._step(slots, guidance=False),
+            **steps(self.programs, partial(self._step, slots)),
             "preview": many["preview"],
             "decode": self._lowering(decode, lambda: (self.weights, slots()[1], number)),
             **{name: lower for name, lower in one.items() if name == "encode_text"},

@@ -275,7 +275,9 @@ class DiffusionEngine:
 
     def _trial_specs(self, guided: ImageSpec, shape: Shape) -> list[ImageSpec]:
         """Return images that run each program of a step, from one that runs the guided one."""
-        specs = [guided, replace(guided, guidance_scale=self.info.unguided_scale)]
+        specs = [guided]
+        if self._programs.denoiser.has_guidance:
+            specs.append(replace(guided, guidance_scale=self.info.unguided_scale))
         if self._programs.takes_reference(shape.height, shape.width):
             specs += [replace(spec, init_image=None) for spec in specs]
         return specs

@@ -54,6 +54,11 @@ class Denoiser(Protocol):
         `encode_prompts` runs the text encoders."""
 
     @property
+    def has_guidance(self) -> bool:
+        """Return whether guidance may apply. False of a model that never reads negative prompts:
+        then `guidance` makes no difference to `predict`."""
+
+    @property
     def limits_guidance(self) -> bool:
         """Return whether jobs may have `cfg_normalization` and `cfg_truncation`."""
 

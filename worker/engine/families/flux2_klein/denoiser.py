@@ -39,6 +39,11 @@ class Flux2KleinDenoiser:
     image_limits: ImageLimits | None = IMAGE_LIMITS
     limits_guidance: bool = False
 
+    @property
+    def has_guidance(self) -> bool:
+        """Return whether the model is not a distilled one."""
+        return self.guided_rows > 1
+
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int
     ) -> jax.Array:

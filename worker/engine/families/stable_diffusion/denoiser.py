@@ -37,6 +37,7 @@ class StableDiffusionDenoiser:
     image_limits: None = None
     has_aesthetic_scores: bool = False
     """Whether one of the numbers about an image is an aesthetic score (SDXL's refiner)."""
+    has_guidance: bool = True
     limits_guidance: bool = False
     text_encoding: None = None
 

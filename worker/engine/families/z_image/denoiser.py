@@ -37,6 +37,7 @@ class ZImageDenoiser:
     dtype: DTypeLike
     image_input: ImageInput = ImageInput.NONE
     image_limits: None = None
+    has_guidance: bool = True
     limits_guidance: bool = True
 
     def encode_prompts(
