@@ -41,11 +41,20 @@ from imagefleet.worker.engine.kernels.feature_map import FeatureMap
 from imagefleet.worker.engine.kernels.feed_forward_spec import KERNEL_NAME as FEED_FORWARD
 from imagefleet.worker.engine.kernels.head_packing import KERNEL_NAME as PACKED_ATTENTION
 from imagefleet.worker.engine.kernels.head_packing import HeadPacking
-from imagefleet.worker.engine.kernels.large_convolution_spec import KERNEL_NAME
+from imagefleet.worker.engine.kernels.large_convolution_spec import (
+    KERNEL_NAME,
+    NARROW_KERNEL_NAME,
+)
 from imagefleet.worker.engine.kernels.packed_attention import attend_packed, packing_of
 from imagefleet.worker.engine.kernels.wide_attention_kernel import KERNEL_NAME as WIDE_ATTENTION
 from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
-from imagefleet.worker.engine.networks.blocks import ResnetBlock, Upsample
+from imagefleet.worker.engine.networks.blocks import (
+    GroupNorm,
+    ResnetBlock,
+    Upsample,
+    conv,
+    normalize_and_convolve,
+)
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
@@ -153,6 +162,23 @@ def convolutions(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
         layers.append(("upsampling of a small map", partial(Upsample, 640), (16, 640)))
     for name, make, size in layers:
         yield name, partial(_compile_convolution, make, *size, placement_of(host))
+    for name, last, size in (
+        ("last layer of a decoder", partial(_LastLayer, 128, 3), (512, 128)),
+        ("last layer of a UNet", partial(_LastLayer, 320, 4), (128, 320)),
+    ):
+        compile_last = partial(_compile_convolution, last, *size, placement_of(host))
+        yield name, partial(compile_last, kernel=NARROW_KERNEL_NAME)
+
+
+class _LastLayer(nnx.Module):
+    """It is the last norm and convolution of a network."""
+
+    def __init__(self, channels_in: int, channels_out: int) -> None:
+        self.norm = GroupNorm(channels_in, 32, 1e-6)
+        self.conv = conv(channels_in, channels_out)
+
+    def __call__(self, x: FeatureMap) -> FeatureMap:
+        return normalize_and_convolve(self.norm, self.conv, x)
 
 
 def _resnet(channels_in: int, channels_out: int) -> ResnetBlock:
@@ -160,7 +186,12 @@ def _resnet(channels_in: int, channels_out: int) -> ResnetBlock:
 
 
 def _compile_convolution(
-    make: Callable[[], nnx.Module], side: int, channels: int, placement: Placement
+    make: Callable[[], nnx.Module],
+    side: int,
+    channels: int,
+    placement: Placement,
+    *,
+    kernel: str = KERNEL_NAME,
 ) -> None:
     """Compile a layer for one image on each device.
 
@@ -182,7 +213,7 @@ def _compile_convolution(
 
     with jax.set_mesh(placement.mesh):
         compiled = jax.jit(compute).lower(weights, x).compile()
-    assert KERNEL_NAME in (compiled.as_text() or ""), BY_XLA
+    assert kernel in (compiled.as_text() or ""), BY_XLA
 
 
 def transformer(host: str) -> Iterator[tuple[str, Callable[[], object]]]:

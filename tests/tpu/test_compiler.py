@@ -58,9 +58,9 @@ def test_the_kernel_for_wide_heads_compiles_with_a_mask(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["v4-8", "v5e-8", "v6e-1"])
-def test_the_convolution_kernel_compiles(host: str) -> None:
+def test_the_convolution_kernels_compile(host: str) -> None:
     errors = compile_for(host, "convolutions")
-    assert len(errors) == (4 if host == "v5e-8" else 6)
+    assert len(errors) == (6 if host == "v5e-8" else 8)
     # The weights of four phases with 512 channels take 8 MiB, and a core of v4 has 16.
     too_large = ("upsampling to a large map", "upsampling of a small map")
     assert refused(errors) == (dict.fromkeys(too_large, BY_XLA) if host == "v4-8" else {})

@@ -223,6 +223,35 @@ def test_an_upsampling_convolution_has_four_products_and_sums_for_each_pixel() -
     assert cycles == pytest.approx(expected)
 
 
+NARROW = (
+    "%k = bf16[1,512,3,512]{3,2,1,0} custom-call(%x, %x, %x, %w, %b), "
+    'custom_call_target="tpu_custom_call", operand_layout_constraints={'
+    "bf16[1,512,512,128]{3,2,1,0}, bf16[1,512,512,128]{3,2,1,0}, bf16[1,512,512,128]{3,2,1,0}, "
+    "bf16[72,128]{1,0}, f32[1,8,1]{2,1,0}}, "
+    'metadata={op_name="jit(decode)/shard_map/narrow_convolution/pallas_call"}'
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cycles"),  # a row of products, a row of the result, and what begins and ends a block
+    [
+        ("v4", (483, 92, 222)),
+        ("v5e", (337, 47, 94)),
+        ("v5p", (322, 58, 230)),
+        ("v6e", (276, 44, 140)),
+    ],
+)
+def test_a_convolution_to_a_few_channels_takes_its_schedule(
+    kind: str, cycles: tuple[int, int, int]
+) -> None:
+    products, result, block = cycles
+    cores = 2 if kind in ("v4", "v5p") else 1
+    expected = 512 / 8 * (10 * products + 8 * result + block) / cores
+    [counted] = kernel_cycles(NARROW, GENERATIONS[kind])
+    assert counted == pytest.approx(expected, rel=0.03)
+    assert [*kernel_cycles(NARROW, GENERATIONS["v2"])] == [None]
+
+
 def test_the_peaks_are_those_that_the_vendor_states() -> None:
     stated = {"v2": 22.5e12, "v3": 61.5e12, "v4": 275e12, "v5e": 197e12, "v5p": 459e12}
     for name, flops in (stated | {"v6e": 918e12}).items():

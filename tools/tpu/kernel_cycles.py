@@ -23,6 +23,9 @@ from imagefleet.worker.engine.kernels.feed_forward_spec import KERNEL_NAME as FE
 from imagefleet.worker.engine.kernels.head_packing import KERNEL_NAME as PACKED_ATTENTION
 from imagefleet.worker.engine.kernels.head_packing import HeadPacking
 from imagefleet.worker.engine.kernels.large_convolution_spec import KERNEL_NAME as CONVOLUTION
+from imagefleet.worker.engine.kernels.large_convolution_spec import (
+    NARROW_KERNEL_NAME as NARROW_CONVOLUTION,
+)
 from imagefleet.worker.engine.kernels.packed_attention_kernel import (
     LARGE_BLOCK,
     SMALL_BLOCK,
@@ -125,6 +128,14 @@ SUMMING_CYCLES: Final[Mapping[str, float]] = {
 """By generation: cycles that the convolution kernel takes for each number of the result which it
 adds up for the next norm. On v4 and v6e its bundles are that many more than its products need; on
 v5e and v5p, where they are fewer, an execution in order takes that much longer with the sums."""
+NARROW_CYCLES: Final[Mapping[str, tuple[float, float]]] = {
+    "v4": (0.0037, 0.12),
+    "v5e": (0.0052, 0.11),
+    "v5p": (0.0025, 0.085),
+    "v6e": (0.0042, 0.12),
+}
+"""By generation: cycles that the kernel for narrow results takes for each number that it normalises
+and multiplies, and for each pixel. They are those of a map of 512x512x128, executed in order."""
 FEED_FORWARD_FACTOR: Final[Mapping[str, float]] = {"v5e": 1.02, "v6e": 1.17}
 """The schedule of a chunk of the feed-forward kernel, relative to its products at the peak with
 channels padded to 128."""
@@ -152,6 +163,8 @@ def _cycles(name: str, operands: list[list[int]], generation: TpuGeneration) -> 
         return _xla_softmax_cycles(operands, generation)
     if FEED_FORWARD in name:
         return _feed_forward_cycles(operands, generation)
+    if NARROW_CONVOLUTION in name:
+        return _narrow_cycles(operands, generation)
     if CONVOLUTION in name:
         return _convolution_cycles(operands, generation)
     if WIDE_ATTENTION in name:
@@ -222,3 +235,13 @@ def _convolution_cycles(operands: list[list[int]], generation: TpuGeneration) ->
     phases, lanes_out = math.prod(matrices[:2]) if len(matrices) > 1 else 1, -(-channels_out // 128)
     sums = phases * pixels * 128 * lanes_out * SUMMING_CYCLES[generation.name]
     return products + staging + sums
+
+
+def _narrow_cycles(operands: list[list[int]], generation: TpuGeneration) -> float | None:
+    """Count by the schedule. The first operand is the map. Its products take less than its norm."""
+    (*pixels, channels), *_ = operands
+    if (cycles := NARROW_CYCLES.get(generation.name)) is None:
+        return None
+    by_number, by_pixel = cycles
+    staged = _STAGED_TWICE * -(-channels // TPU_LANES) * TPU_LANES
+    return math.prod(pixels) * (staged * by_number + by_pixel)

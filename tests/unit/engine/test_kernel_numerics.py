@@ -275,6 +275,33 @@ def test_the_means_that_the_convolution_kernel_adds_up_are_near_float64(
     assert np.abs(deviations - 1).max() < min(ROUNDING / 2, 3e-7 * (10 + mean**2))
 
 
+@pytest.mark.parametrize(
+    ("channels", "channels_out", "normalizes"), [(160, 3, True), (64, 8, True), (64, 4, False)]
+)
+def test_the_kernel_for_narrow_results_is_near_float64(
+    channels: int, channels_out: int, normalizes: bool
+) -> None:
+    x = _draw(2, 6, 256, channels, seed=0, scale=30)
+    kernel = _draw(3, 3, channels, channels_out, seed=1, scale=(9 * channels) ** -0.5)
+    bias = _draw(2, channels_out, seed=2).astype(jnp.float32)
+    factor, shift = (_draw(2, channels, seed=seed).astype(jnp.float32) for seed in (4, 5))
+    spec = KernelSpec(height=6, width=256, channels_in=channels, channels_out=channels_out)
+    assert spec.is_narrow
+    normalize = (factor, shift) if normalizes else None
+    result = convolve_large(x, kernel, bias, spec=spec, rows=3, normalize=normalize)
+    assert result.values.dtype == x.dtype
+    assert result.means is None
+    wide = _double(x)
+    if normalizes:
+        wide = wide * _double(factor)[:, None, None] + _double(shift)[:, None, None]
+        wide *= expit(wide)
+    expected = _convolve_in_float64(wide, _double(kernel), repeats=1)
+    expected += _double(bias)[:, None, None]
+    assert result.values.shape == expected.shape
+    error = np.abs(_double(result.values) - expected)
+    assert (error <= ROUNDING * (np.abs(expected).max() + np.abs(expected))).all()
+
+
 def _convolve_in_float64(x: Doubles, kernel: Doubles, *, repeats: int) -> Doubles:
     x = x.repeat(repeats, 1).repeat(repeats, 2)
     _, height, width, _ = x.shape

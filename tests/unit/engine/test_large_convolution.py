@@ -30,6 +30,8 @@ from imagefleet.worker.engine.placement.tpu_hosts import GENERATIONS
 
 FINEST = KernelSpec(height=512, width=512, channels_in=128, channels_out=128)
 """A convolution of the decoder of Stable Diffusion 1 at 512x512, at its finest level."""
+NEWER = ("v4", "v5e", "v5p", "v6e")
+"""Their compilers take products of bfloat16 in kernels."""
 ROUNDING = 2**-8
 """Relative error of a number that is rounded to bfloat16."""
 
@@ -157,6 +159,19 @@ def test_the_kernel_is_for_bfloat16_and_whole_copies_of_the_weights(generation: 
     assert has_kernel(kind, jnp.bfloat16, 1) is (generation not in ("v2", "v3"))
     assert not has_kernel(kind, np.float32, 1)
     assert not has_kernel(kind, jnp.bfloat16, 2)
+
+
+def test_few_channels_get_the_kernel_for_narrow_results() -> None:
+    last = replace(FINEST, channels_out=3)
+    assert last.is_narrow
+    assert replace(last, channels_out=8).is_narrow
+    assert not replace(last, channels_out=9).is_narrow
+    assert not replace(last, width=192).is_narrow  # a row is not a whole number of registers
+    assert not replace(last, upsamples=True).is_narrow
+    assert not replace(last, has_residual=True).is_narrow
+    assert all(block_rows(GENERATIONS[name].device_kind, last, 1) == 8 for name in NEWER)
+    larger = replace(last, height=1024, width=1024)
+    assert all(block_rows(GENERATIONS[name].device_kind, larger, 1) for name in NEWER)
 
 
 def test_blocks_have_fewer_rows_where_memory_is_small() -> None:

@@ -25,6 +25,12 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.kernels.large_convolution_spec import KERNEL_NAME, KernelSpec
+from imagefleet.worker.engine.kernels.row_blocks import (
+    RowBlock,
+    image_spec,
+    rows_spec,
+    whole_spec,
+)
 
 _PRODUCT_PIXELS: Final = 512
 """A product has this many pixels, where the block is that large. With fewer, loading the weights
@@ -58,15 +64,11 @@ def convolve_by_kernel(
     """
     batch, height, width, _ = x.shape
     factor = 2 if spec.upsamples else 1
-    scale, shift = (None, None) if normalize is None else (v[:, None] for v in normalize)
     operands = _Operands(
-        before=x,
-        x=x,
-        after=x,
+        block=RowBlock(x, x, x),
         kernel=_matrices(kernel, spec),
         bias=bias.astype(jnp.float32)[:, None],
-        scale=scale,
-        shift=shift,
+        normalize=None if normalize is None else (normalize[0][:, None], normalize[1][:, None]),
         residual=residual,
     )
     blocks = height // rows
@@ -84,7 +86,7 @@ def convolve_by_kernel(
         grid=(batch, blocks),
         in_specs=[_block_specs(operands, spec, rows)],
         out_specs=(
-            _rows_spec(factor * rows, factor * width, spec.lanes_out),
+            rows_spec(factor * rows, factor * width, spec.lanes_out),
             pl.BlockSpec((1, 1, 2, spec.lanes_out), lambda n, i: (n, i, 0, 0)),
         ),
         scratch_shapes=[pltpu.VMEM((rows + 2, width, 3 * spec.lanes_in), x.dtype)],
@@ -126,46 +128,24 @@ def _product_rows(rows: int, width: int) -> int:
 class _Operands:
     """It has the operands of the kernel: arrays, the blocks of them, or how they are split."""
 
-    before: Any
-    """It is the row above the block."""
-    x: Any
-    after: Any
-    """It is the row below the block."""
+    block: RowBlock
     kernel: Any
     bias: Any
-    scale: Any
-    shift: Any
+    normalize: tuple[Any, Any] | None
+    """It is scale and shift."""
     residual: Any
 
 
-def _rows_spec(rows: int, width: int, lanes: int) -> pl.BlockSpec:
-    return pl.BlockSpec((1, rows, width, lanes), lambda n, i: (n, i, 0, 0))
-
-
-def _whole_spec(array: jax.Array) -> pl.BlockSpec:
-    """Keep an array in the memory of the core, in one buffer."""
-    first = (0,) * array.ndim
-    return pl.BlockSpec(array.shape, lambda n, i: first, pipeline_mode=pl.Buffered(1))
-
-
-def _image_spec(lanes: int) -> pl.BlockSpec:
-    return pl.BlockSpec((1, 1, lanes), lambda n, i: (n, 0, 0))
-
-
 def _block_specs(operands: _Operands, spec: KernelSpec, rows: int) -> _Operands:
-    height, width = spec.height, spec.width
-    row = (1, 1, width, spec.lanes_in)
-    norm = None if operands.scale is None else _image_spec(spec.lanes_in)
-    result = _rows_spec(rows, width, spec.lanes_out)
+    norm = image_spec(1, spec.lanes_in)
     return _Operands(
-        before=pl.BlockSpec(row, lambda n, i: (n, jnp.maximum(i * rows - 1, 0), 0, 0)),
-        x=_rows_spec(rows, width, spec.lanes_in),
-        after=pl.BlockSpec(row, lambda n, i: (n, jnp.minimum(i * rows + rows, height - 1), 0, 0)),
-        kernel=_whole_spec(operands.kernel),
-        bias=_image_spec(spec.lanes_out),
-        scale=norm,
-        shift=norm,
-        residual=None if operands.residual is None else result,
+        block=RowBlock.specs(height=spec.height, width=spec.width, lanes=spec.lanes_in, rows=rows),
+        kernel=whole_spec(operands.kernel),
+        bias=image_spec(1, spec.lanes_out),
+        normalize=None if operands.normalize is None else (norm, norm),
+        residual=(
+            None if operands.residual is None else rows_spec(rows, spec.width, spec.lanes_out)
+        ),
     )
 
 
@@ -199,7 +179,7 @@ def _compute_block(
     results = _Results(values, sums)
 
     def stage(row: jax.Array, _: None) -> None:
-        _stage_row(operands, staged, row, rows, channels)
+        _stage_row(operands, staged, row, channels)
 
     def compute_group(index: jax.Array, _: None) -> None:
         multiply(operands, staged, results, index * group, group)
@@ -209,22 +189,10 @@ def _compute_block(
     jax.lax.fori_loop(0, rows // group, compute_group, None)
 
 
-def _stage_row(operands: _Operands, staged: Any, row: jax.Array, rows: int, channels: int) -> None:
+def _stage_row(operands: _Operands, staged: Any, row: jax.Array, channels: int) -> None:
     """Store a row of the block three times. Row 0 is the one above the block."""
-    block, blocks = pl.program_id(1), pl.num_programs(1)
-    x = operands.x[0, jnp.clip(row - 1, 0, rows - 1)]
-    x = jnp.where(row == 0, operands.before[0, 0], x)
-    x = jnp.where(row == rows + 1, operands.after[0, 0], x).astype(jnp.float32)
-    if operands.scale is not None:
-        x = x * operands.scale[0] + operands.shift[0]
-        # This is x * sigmoid(x). TPUs compute tanh, but not sigmoid.
-        x *= 0.5 * jnp.tanh(0.5 * x) + 0.5
-    is_outside = ((row == 0) & (block == 0)) | ((row == rows + 1) & (block == blocks - 1))
-    x = jnp.where(is_outside, 0.0, x)
+    x = operands.block.read(row, operands.normalize, channels)
     width, lanes = x.shape
-    if lanes > channels:
-        lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
-        x = jnp.where(lane < channels, x, 0.0)
     column = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
     left = jnp.where(column == 0, 0.0, pltpu.roll(x, 1, 0))
     right = jnp.where(column == width - 1, 0.0, pltpu.roll(x, width - 1, 0))

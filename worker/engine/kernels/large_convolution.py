@@ -1,10 +1,11 @@
-"""Choose which convolutions a TPU computes with the kernel of `convolution_kernel`, and run it.
+"""Choose which convolutions a TPU computes with the kernels of `convolution_kernel` and, where the
+result has a few channels, `narrow_convolution_kernel`, and run them.
 
 Input: a feature map, the weights, and what a network does just before and after. Output: the
 convolved map. Layers and weights are the same as for every other device.
 
-The kernel follows the estimates of the TPU compiler (docs/tpu.md). No TPU has run it. A test
-compares it with the formula in Pallas' interpreter.
+The kernels follow the estimates of the TPU compiler (docs/tpu.md). No TPU has run them. Tests
+compare them with the formula in Pallas' interpreter.
 """
 
 from collections.abc import Callable
@@ -137,6 +138,14 @@ def convolve_large(
     The arguments are those of `convolution_kernel.convolve_by_kernel`; `bias` may also be `[o]`.
     """
     from imagefleet.worker.engine.kernels.convolution_kernel import convolve_by_kernel
+    from imagefleet.worker.engine.kernels.narrow_convolution_kernel import convolve_narrow
+
+    bias = jnp.broadcast_to(bias, (len(x), kernel.shape[-1]))
+    if spec.is_narrow:
+        compute_narrow = partial(convolve_narrow, spec=spec, rows=rows)
+        return FeatureMap(
+            compute_on_each_device(compute_narrow, x, kernel, bias, normalize, whole=[1])
+        )
 
     def compute(
         x: Any, kernel: Any, bias: Any, normalize: Any, residual: Any
@@ -145,7 +154,6 @@ def convolve_large(
             x, kernel, bias, spec=spec, rows=rows, normalize=normalize, residual=residual
         )
 
-    bias = jnp.broadcast_to(bias, (len(x), kernel.shape[-1]))
     operands = (x, kernel, bias, normalize, residual)
     values, sums = compute_on_each_device(compute, *operands, whole=[1])
     means = sums.sum(axis=1) / (values.shape[1] * values.shape[2])  # [b, 2, o]
