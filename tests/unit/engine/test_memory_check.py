@@ -12,6 +12,7 @@ from imagefleet.shared.errors import DeviceError, TooLittleMemory
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.networks.transformer_memory import BlockSizes, sequence_bytes
 from imagefleet.worker.engine.placement import memory_check
 from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.runtime.device_batch import device_errors
@@ -92,6 +93,17 @@ def test_the_kernel_for_large_maps_holds_fewer_of_them() -> None:
     without, networks = replace(with_kernel, device_kind="another TPU"), model.networks()
     fewer = model.workspace_bytes(networks, shape, with_kernel)
     assert fewer < model.workspace_bytes(networks, shape, without)
+
+
+def test_a_text_encoder_on_tpu_stores_scores_since_no_kernel_is_causal_with_a_mask() -> None:
+    text = BlockSizes(
+        width=4096, inner_width=9728, heads=32, head_dim=128, masked=True, causal=True
+    )
+    workload = Workload(
+        dtype=np.dtype(ml_dtypes.bfloat16), platform="tpu", device_kind="TPU v5 lite"
+    )
+    without = sequence_bytes(replace(text, causal=False), 512, workload)
+    assert sequence_bytes(text, 512, workload) - without == 4 * 32 * 512 * 512
 
 
 def test_exhausted_memory_during_warming_is_the_same_error() -> None:

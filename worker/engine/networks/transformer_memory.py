@@ -35,10 +35,16 @@ class BlockSizes:
     head_dim: int
     masked: bool
     """Whether attention has a mask."""
+    causal: bool = False
+    """Whether a token attends to those before it only. No kernel for TPU does so with a mask."""
 
     @classmethod
     def of_text(cls, config: Qwen3Config) -> "BlockSizes":
-        """Return the sizes of a text encoder."""
+        """Return the sizes of a text encoder.
+
+        With those of Qwen3 4B and 512 tokens the compiler for v5e counts 26 MB for one text, 65 for
+        two and 878 for 16; the estimate is 73, 146 and 1,166 MB.
+        """
         heads, head_dim = config.num_attention_heads, config.head_dim
         return cls(
             width=max(config.hidden_size, heads * head_dim),
@@ -46,6 +52,7 @@ class BlockSizes:
             heads=heads,
             head_dim=head_dim,
             masked=True,
+            causal=True,
         )
 
 
@@ -63,6 +70,7 @@ def _score_bytes(sizes: BlockSizes, tokens: int, workload: Workload) -> int:
         heads=sizes.heads,
         head_dim=sizes.head_dim,
         dtype=workload.dtype,
+        causal=sizes.causal,
         masked=sizes.masked,
     )
     if choose_backend(workload.platform, layer) in (Backend.FOLDED, Backend.QUERY_BLOCKS):
