@@ -4,11 +4,12 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +19,7 @@ from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.build_engine import load_networks
 from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitLatents, Weights
 from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
@@ -59,6 +61,12 @@ class FlowOracle:
             files, model, Placement.of(1), FLOAT32_ON_CPU, options=options
         )
         return cls(files, model, programs, weights, shape)
+
+    def in_bfloat16(self) -> "FlowOracle":
+        """Return the model in bfloat16, which is the default on TPU."""
+        half = Workload(dtype=np.dtype(jnp.bfloat16), platform="cpu", device_kind="cpu")
+        programs, weights = load_networks(self.files, self.model, Placement.of(1), half)
+        return replace(self, programs=programs, weights=weights)
 
     def empty(self, slots: int) -> EmptyBatch:
         lengths = self.model.load_tokenizer(self.files).lengths

@@ -1,7 +1,5 @@
 """FLUX.2 klein computes what diffusers computes, from the same weights."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -11,7 +9,6 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.typing import DTypeLike
-from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
@@ -24,13 +21,11 @@ from imagefleet.worker.engine.families.flux2_klein.shift import EmpiricalShift
 from imagefleet.worker.engine.families.flux2_klein.transformer import Transformer, rotation_of
 from imagefleet.worker.engine.families.flux2_klein.vae import Flux2Vae, pack, unpack
 from imagefleet.worker.engine.families.registry import read_configs
-from imagefleet.worker.engine.loading.build_engine import load_networks
 from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
-from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.placement.mesh import Placement
-from imagefleet.worker.engine.schedulers.registry import step_table
+from tests.unit.engine.flow_family import FLUX2_KLEIN
 from tests.unit.engine.flow_parity import FlowOracle, write_drawn_weights
-from tests.unit.engine.parity import FOLDER, worst
+from tests.unit.engine.parity import worst
 from tools.parity.flow.flux2_klein_case import (
     BLOCK_TOKENS,
     GUIDANCES,
@@ -41,7 +36,6 @@ from tools.parity.flow.flux2_klein_case import (
     SHIFTED_STEPS,
     SHIFTED_TOKENS,
     STATES_APART,
-    STEPS,
     TIMESTEPS,
     VARIANTS,
     WIDTH,
@@ -50,7 +44,7 @@ from tools.parity.flow.flux2_klein_case import (
 )
 from tools.parity.known.write import init_image
 
-ANSWERS: Final = load_file(FOLDER / "flux2_klein.safetensors")
+ANSWERS: Final = FLUX2_KLEIN.answers
 NOISE: Final = ANSWERS["noise"]
 SHAPE: Final = Shape(height=HEIGHT, width=WIDTH)
 PAIRS: Final = list(zip(NEGATIVES, PROMPTS, strict=True))
@@ -64,16 +58,9 @@ _IN_IMAGE, _IN_TEXT = "in.hidden_states", "in.encoder_hidden_states"
 _OUT_IMAGE, _OUT_TEXT = "out.hidden_states", "out.encoder_hidden_states"
 
 
-def _load(folder: Path, variant: Variant | None = None) -> FlowOracle:
-    variant = variant or Variant()
-    write_configs(folder, variant)
-    write_drawn_weights(folder)
-    return FlowOracle.read(folder, Shape(height=variant.height, width=variant.width))
-
-
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> FlowOracle:
-    return _load(tmp_path_factory.mktemp("flux2_klein"))
+    return FLUX2_KLEIN.oracle(tmp_path_factory.mktemp("flux2_klein"))
 
 
 def _denoiser(oracle: FlowOracle) -> Flux2KleinDenoiser:
@@ -133,9 +120,7 @@ def test_in_bfloat16_no_block_is_widened_and_results_are_near_those_of_float32(
     oracle: FlowOracle,
 ) -> None:
     """bfloat16 is the default on TPU."""
-    half = Workload(dtype=np.dtype(jnp.bfloat16), platform="cpu", device_kind="cpu")
-    programs, weights = load_networks(oracle.files, oracle.model, Placement.of(1), half)
-    network = _transformer(replace(oracle, programs=programs, weights=weights))
+    network = _transformer(oracle.in_bfloat16())
     for name in BLOCKS:
         for output, tokens in _tokens_after(network, name, jnp.bfloat16).items():
             assert tokens.dtype == jnp.bfloat16
@@ -167,26 +152,14 @@ def test_the_shift_depends_on_the_size_of_the_image_and_the_steps_as_in_diffuser
     np.testing.assert_allclose(shifts, ANSWERS["shifts"], rtol=1e-12)
 
 
-def _assert_equal(images: NDArray[np.int_], name: str) -> None:
-    difference = np.abs(images - ANSWERS[name].astype(int))
-    assert difference.max() <= 1
-    assert difference.mean() < 2e-3
-
-
 @pytest.mark.parametrize("guidance", GUIDANCES)
 def test_whole_images_are_those_of_diffusers(oracle: FlowOracle, guidance: float) -> None:
-    table = step_table("euler", oracle.model.noise_schedule(SHAPE), STEPS)
-    images = oracle.images(PAIRS, table, NOISE, guidance)
-    _assert_equal(images, f"image|{guidance}")
+    FLUX2_KLEIN.check_whole_images(oracle, guidance)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_images_of_other_configs_are_those_of_diffusers(tmp_path: Path, name: str) -> None:
-    variant = VARIANTS[name]
-    oracle = _load(tmp_path, variant)
-    table = step_table("euler", oracle.model.noise_schedule(oracle.shape), variant.steps)
-    pair = (NEGATIVES[1], variant.prompt)
-    _assert_equal(oracle.images([pair], table, variant.noise, variant.guidance), name)
+    FLUX2_KLEIN.check_variant(tmp_path, name)
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -269,9 +242,6 @@ def test_a_checkpoint_may_have_the_number_of_batches_of_its_training(tmp_path: P
 def test_a_checkpoint_with_other_parts_is_refused(
     tmp_path: Path, file: str, change: dict[str, Any], message: str
 ) -> None:
-    write_configs(tmp_path)
-    path = tmp_path / file
-    content = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(content | change))
+    FLUX2_KLEIN.change_config(tmp_path, file, change)
     with pytest.raises(CheckpointError, match=message):
         Configs.read(CheckpointFiles(tmp_path))

@@ -1,7 +1,5 @@
 """Z-Image computes what diffusers computes, from the same weights."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 from unittest.mock import patch
@@ -12,8 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.typing import DTypeLike
-from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
@@ -29,15 +26,14 @@ from imagefleet.worker.engine.families.z_image.transformer import (
     _angles,
 )
 from imagefleet.worker.engine.families.z_image.transformer_config import TransformerConfig
-from imagefleet.worker.engine.loading.build_engine import load_networks
 from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.rotary import Rotation
-from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.sampling import programs as diffusion_programs
 from imagefleet.worker.engine.schedulers.registry import step_table
-from tests.unit.engine.flow_parity import FlowOracle, write_drawn_weights
-from tests.unit.engine.parity import FOLDER, stored_shapes, worst
+from tests.unit.engine.flow_family import Z_IMAGE
+from tests.unit.engine.flow_parity import FlowOracle
+from tests.unit.engine.parity import stored_shapes, worst
 from tools.parity.flow.z_image_case import (
     FULL_TOKENS,
     GUIDANCES,
@@ -57,7 +53,7 @@ from tools.parity.flow.z_image_case import (
 )
 from tools.parity.known.write import draw, init_image, inpaint_mask
 
-ANSWERS: Final = load_file(FOLDER / "z_image.safetensors")
+ANSWERS: Final = Z_IMAGE.answers
 NOISE: Final = ANSWERS["noise"]
 SHAPE: Final = Shape(height=HEIGHT, width=WIDTH)
 PAIRS: Final = list(zip(NEGATIVES, PROMPTS, strict=True))
@@ -70,16 +66,9 @@ TOLERANCE_IN_BFLOAT16: Final = 0.03
 BLOCKS: Final = sorted(key.removesuffix(".in") for key in ANSWERS if key.endswith(".in"))
 
 
-def _load(folder: Path, variant: Variant | None = None) -> FlowOracle:
-    variant = variant or Variant()
-    write_configs(folder, variant)
-    write_drawn_weights(folder)
-    return FlowOracle.read(folder, Shape(height=variant.height, width=variant.width))
-
-
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> FlowOracle:
-    return _load(tmp_path_factory.mktemp("z_image"))
+    return Z_IMAGE.oracle(tmp_path_factory.mktemp("z_image"))
 
 
 def _transformer(oracle: FlowOracle) -> Transformer:
@@ -142,9 +131,7 @@ def test_each_block_computes_the_same_tokens(oracle: FlowOracle, name: str) -> N
 @pytest.fixture(scope="module")
 def in_bfloat16(oracle: FlowOracle) -> FlowOracle:
     """Return the model in bfloat16, which is the default on TPU."""
-    half = Workload(dtype=np.dtype(jnp.bfloat16), platform="cpu", device_kind="cpu")
-    programs, weights = load_networks(oracle.files, oracle.model, Placement.of(1), half)
-    return replace(oracle, programs=programs, weights=weights)
+    return oracle.in_bfloat16()
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -187,35 +174,21 @@ def test_a_block_of_full_width_computes_the_same_tokens(tmp_path: Path) -> None:
     assert worst(block(tokens, rotation, None, time), ANSWERS["full_block"]) < TOLERANCE
 
 
-def _assert_equal(images: NDArray[np.int_], name: str) -> None:
-    difference = np.abs(images - ANSWERS[name].astype(int))
-    assert difference.max() <= 1
-    assert difference.mean() < 2e-3
-
-
 @pytest.mark.parametrize("guidance", GUIDANCES)
 def test_whole_images_are_those_of_diffusers(oracle: FlowOracle, guidance: float) -> None:
-    table = step_table("euler", oracle.model.noise_schedule(SHAPE), STEPS)
-    images = oracle.images(PAIRS, table, NOISE, guidance)
-    _assert_equal(images, f"image|{guidance}")
+    Z_IMAGE.check_whole_images(oracle, guidance)
 
 
 def test_a_guidance_scale_of_zero_is_no_guidance_beside_a_slot_that_has_one(
     oracle: FlowOracle,
 ) -> None:
     """The step with guidance then gives both slots what they get alone."""
-    table = step_table("euler", oracle.model.noise_schedule(SHAPE), STEPS)
-    images = oracle.images(PAIRS, table, NOISE, 0.0, beside_guided=True)
-    _assert_equal(images, "image|0.0")
+    Z_IMAGE.check_whole_images(oracle, 0.0, beside_guided=True)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_images_of_other_configs_are_those_of_diffusers(tmp_path: Path, name: str) -> None:
-    variant = VARIANTS[name]
-    oracle = _load(tmp_path, variant)
-    table = step_table("euler", oracle.model.noise_schedule(oracle.shape), variant.steps)
-    pair = (NEGATIVES[1], variant.prompt)
-    _assert_equal(oracle.images([pair], table, variant.noise, variant.guidance), name)
+    Z_IMAGE.check_variant(tmp_path, name)
 
 
 def test_the_shift_depends_on_the_size_of_the_image_if_the_file_says_so(tmp_path: Path) -> None:
@@ -257,7 +230,7 @@ def test_images_that_start_from_an_image_are_those_of_diffusers(
     with patch.object(diffusion_programs, "normal", lambda *_: jnp.asarray(noise)):
         init_latents = oracle.programs.encode(oracle.weights, images)
     made = oracle.images(PAIRS[:1], table, NOISE[:1], GUIDANCES[-1], init_latents)
-    _assert_equal(made, name)
+    Z_IMAGE.check_near(made, name)
 
 
 @pytest.mark.parametrize(
@@ -292,9 +265,6 @@ def test_images_that_start_from_an_image_are_those_of_diffusers(
 def test_a_checkpoint_with_other_parts_is_refused(
     tmp_path: Path, file: str, change: dict[str, Any], message: str
 ) -> None:
-    write_configs(tmp_path)
-    path = tmp_path / file
-    content = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(content | change))
+    Z_IMAGE.change_config(tmp_path, file, change)
     with pytest.raises(CheckpointError, match=message):
         Configs.read(CheckpointFiles(tmp_path))
