@@ -79,6 +79,21 @@ def test_each_part_of_a_weight_is_read_once() -> None:
     assert {shard.data.shape for shard in placed.addressable_shards} == {(6, 4)}
 
 
+@pytest.mark.parametrize(("model", "copies"), [(1, 1), (2, 2)])
+def test_virtual_devices_with_the_same_part_of_a_weight_share_its_memory(
+    model: int, copies: int
+) -> None:
+    """The weight is stored in another order of its axes, as those of torch are."""
+    stored = np.arange(48, dtype=np.float32).reshape(8, 6).T
+    placed = Placement.of(8, model).place_weight(
+        stored.shape, stored.dtype, lambda index: stored[index]
+    )
+    np.testing.assert_array_equal(placed, stored)
+    shards = placed.addressable_shards
+    assert len(shards) == 8
+    assert len({shard.data.unsafe_buffer_pointer() for shard in shards}) == copies
+
+
 def _load(mesh: str, per_device_batch: int, cache_dir: Path) -> DiffusionEngine:
     engine = load_engine(
         str(FOLDER / "older"),

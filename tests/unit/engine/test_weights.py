@@ -3,13 +3,16 @@
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from flax import nnx
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
@@ -224,6 +227,33 @@ NETWORKS: Final[dict[str, tuple[Any, Any]]] = {
     "AutoencoderKLFlux2": (Flux2Vae, Flux2VaeConfig),
 }
 PUBLISHED = json.loads((FOLDER / "full_size.json").read_text())
+
+
+OF_EACH_CLASS: Final = {
+    PUBLISHED[model][name]["config"].get("_class_name", name): (model, name)
+    for model in PUBLISHED
+    for name in PUBLISHED[model]
+}
+
+
+@pytest.mark.parametrize(("model", "network"), OF_EACH_CLASS.values())
+def test_a_network_without_weights_is_the_one_that_jax_would_trace(
+    model: str, network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = PUBLISHED[model][network]["config"]
+    described = _network(network, config)
+
+    def trace(make: Any, config: Any) -> Any:
+        return nnx.eval_shape(lambda: make(config))
+
+    monkeypatch.setattr(sys.modules[__name__], "abstract_network", trace)
+    traced = _network(network, config)
+    assert nnx.graphdef(described) == nnx.graphdef(traced)
+    weights, expected = (jax.tree.leaves(nnx.state(each)) for each in (described, traced))
+    assert len(weights) > 10
+    assert [(each.shape, each.dtype) for each in weights] == [
+        (each.shape, each.dtype) for each in expected
+    ]
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,18 @@ from flax import nnx
 from imagefleet.worker.engine.kernels.convolution import convolve, convolve_upsampled, upsample
 from imagefleet.worker.engine.kernels.feature_map import FeatureMap, mean_of_pixels
 from imagefleet.worker.engine.kernels.large_convolution import find_kernel
+from imagefleet.worker.engine.networks.unset_weights import ones, unset, zeros
 from imagefleet.worker.engine.placement.mesh import is_bfloat16_on_tpu
 
 Layer = Callable[[jax.Array], jax.Array]
 """It is a linear layer or a convolution, perhaps with LoRA beside it (`lora_layers`)."""
-_UNSET: Final = nnx.initializers.zeros
-"""It initialises every weight. Weights come from a checkpoint, so none is drawn at random."""
 
 
 class _NoKeys:
     """It replaces `nnx.Rngs`, which takes seconds for hundreds of layers."""
 
     def params(self) -> None:
-        """Return the random key, which `_UNSET` ignores."""
+        """Return the random key, which `unset` ignores."""
 
 
 def _no_keys() -> nnx.Rngs:
@@ -37,13 +36,18 @@ def _no_keys() -> nnx.Rngs:
 def linear(channels_in: int, channels_out: int, *, use_bias: bool = True) -> nnx.Linear:
     """Return a dense layer over the last axis."""
     return nnx.Linear(
-        channels_in, channels_out, use_bias=use_bias, kernel_init=_UNSET, rngs=_no_keys()
+        channels_in,
+        channels_out,
+        use_bias=use_bias,
+        kernel_init=unset,
+        bias_init=unset,
+        rngs=_no_keys(),
     )
 
 
 def embedding(count: int, width: int) -> nnx.Embed:
     """Return an embedding of `count` ids."""
-    return nnx.Embed(count, width, embedding_init=_UNSET, rngs=_no_keys())
+    return nnx.Embed(count, width, embedding_init=unset, rngs=_no_keys())
 
 
 def conv(
@@ -63,7 +67,8 @@ def conv(
         strides=stride,
         padding=(padding, padding),
         use_bias=use_bias,
-        kernel_init=_UNSET,
+        kernel_init=unset,
+        bias_init=unset,
         conv_general_dilated=convolve,
         rngs=_no_keys(),
     )
@@ -80,8 +85,8 @@ class GroupNorm(nnx.Module):
     """
 
     def __init__(self, channels: int, groups: int, epsilon: float) -> None:
-        self.scale = nnx.Param(jnp.ones(channels))
-        self.bias = nnx.Param(jnp.zeros(channels))
+        self.scale = nnx.Param(ones(channels))
+        self.bias = nnx.Param(zeros(channels))
         self.groups = groups
         self.epsilon = epsilon
 
@@ -183,8 +188,8 @@ class LayerNorm(nnx.Module):
     """
 
     def __init__(self, channels: int, epsilon: float) -> None:
-        self.scale = nnx.Param(jnp.ones(channels))
-        self.bias = nnx.Param(jnp.zeros(channels))
+        self.scale = nnx.Param(ones(channels))
+        self.bias = nnx.Param(zeros(channels))
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -212,7 +217,7 @@ class RmsNorm(nnx.Module):
     """Root mean square normalisation (Zhang & Sennrich 2019), in float32 as in transformers."""
 
     def __init__(self, channels: int, epsilon: float) -> None:
-        self.scale = nnx.Param(jnp.ones(channels))
+        self.scale = nnx.Param(ones(channels))
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -14,6 +14,7 @@ from flax import nnx
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
 from imagefleet.worker.engine.networks.blocks import LayerNorm, conv, embedding
 from imagefleet.worker.engine.networks.clip_layer import ACTIVATIONS, EncoderLayer
+from imagefleet.worker.engine.networks.unset_weights import zeros
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Embeddings(nnx.Module):
 
     def __init__(self, config: ClipVisionConfig) -> None:
         width, patch = config.hidden_size, config.patch_size
-        self.class_embedding = nnx.Param(jnp.zeros(width))
+        self.class_embedding = nnx.Param(zeros(width))
         self.patch_embedding = conv(
             3, width, kernel=patch, stride=patch, padding=(0, 0), use_bias=False
         )

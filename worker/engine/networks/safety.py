@@ -15,6 +15,7 @@ from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
 from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.networks.blocks import linear
 from imagefleet.worker.engine.networks.clip_vision import ClipVision, ClipVisionConfig
+from imagefleet.worker.engine.networks.unset_weights import zeros
 
 _CONCEPTS: Final = 17
 _SPECIAL_CARE: Final = 3
@@ -155,10 +156,10 @@ class SafetyChecker(nnx.Module):
         self.config = config
         self.vision_model = ClipVision(config.vision)
         self.visual_projection = linear(config.vision.hidden_size, width, use_bias=False)
-        self.concept_embeds = nnx.Param(jnp.zeros((_CONCEPTS, width)))
-        self.special_care_embeds = nnx.Param(jnp.zeros((_SPECIAL_CARE, width)))
-        self.concept_embeds_weights = nnx.Param(jnp.zeros(_CONCEPTS))
-        self.special_care_embeds_weights = nnx.Param(jnp.zeros(_SPECIAL_CARE))
+        self.concept_embeds = nnx.Param(zeros(_CONCEPTS, width))
+        self.special_care_embeds = nnx.Param(zeros(_SPECIAL_CARE, width))
+        self.concept_embeds_weights = nnx.Param(zeros(_CONCEPTS))
+        self.special_care_embeds_weights = nnx.Param(zeros(_SPECIAL_CARE))
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Return bool `[b]`: whether each of the uint8 `images [b, h, w, 3]` is flagged."""

@@ -244,15 +244,28 @@ class Placement:
     def place_weight(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[Index], NDArray[Any]]
     ) -> jax.Array:
-        """Place a weight on the devices. Each part is read and cast once."""
+        """Place a weight on the devices. Each part is read and cast once.
+
+        The virtual devices of a CPU that hold the same part share its memory.
+        """
         parts: dict[str, NDArray[Any]] = {}
 
         def read_part(index: Index | None) -> NDArray[Any]:
             if (name := str(index)) not in parts:
-                parts[name] = read(index or ()).astype(dtype, copy=False)
+                parts[name] = self._as_devices_share_it(read(index or ()).astype(dtype, copy=False))
             return parts[name]
 
         return jax.make_array_from_callback(shape, self.weight_sharding(shape), read_part)
+
+    def _as_devices_share_it(self, part: NDArray[Any]) -> NDArray[Any]:
+        """Return a part of a weight in memory that JAX need not copy for each device of a CPU.
+
+        That is memory of JAX's own. Any other must lie at an address that is a multiple of 64, in
+        C order.
+        """
+        if self.platform != "cpu" or self.data == 1:
+            return part
+        return np.asarray(jax.device_put(part, self.mesh.devices.flat[0]))
 
     def replicate(self, array: ArrayLike) -> jax.Array:
         """Place the whole array on every device."""

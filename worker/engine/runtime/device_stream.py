@@ -11,17 +11,25 @@ from typing import Final
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.compile.program_compiler import choose_step
 from imagefleet.worker.engine.compile.stream_compiler import Slots, StreamExecutables, flat
-from imagefleet.worker.engine.contract.interface import FinishedImage, ImageArrays, ImageSpec, Shape
+from imagefleet.worker.engine.contract.interface import (
+    FinishedImage,
+    ImageArray,
+    ImageArrays,
+    ImageSpec,
+    Shape,
+)
 from imagefleet.worker.engine.contract.unfinished_latents import require_finite
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.runtime.batch_inputs import BatchInputBuilder
 from imagefleet.worker.engine.runtime.device_batch import device_errors
 from imagefleet.worker.engine.runtime.text_cache import TextCache, encode_texts
 from imagefleet.worker.engine.sampling.arrays import Decoded, InitLatents, SamplerState, Weights
+from imagefleet.worker.engine.sampling.latent_preview import fit_rgb_factors
 from imagefleet.worker.engine.schedulers.registry import steps_after
 
 _MAX_STEPS_AHEAD: Final = 1
@@ -68,7 +76,7 @@ class DeviceStream:
             rgb_factors: The linear map from latents to RGB for `previews`, `[c + 1, 3]`.
             texts: Keeps encoded texts. Streams may share it.
         """
-        self.rgb_factors = rgb_factors
+        self._rgb_factors = rgb_factors
         self._executables = executables
         self._weights = weights
         self._denoiser = flat(weights.denoiser)
@@ -94,9 +102,25 @@ class DeviceStream:
             raise ValueError(f"the stream runs {self._shape}; shape {shape} has to wait")
         if slot in self._running or not 0 <= slot < self._slots:
             raise ValueError(f"slot {slot} is not a free one of {self._slots}")
-        inputs = self._inputs.inputs([spec], shape)
+        self.start_encoded(slot, spec, shape, self.init_latents(spec, shape))
+
+    def init_latents(self, spec: ImageSpec, shape: Shape) -> InitLatents:
+        """Return the latents from which an image starts, on the devices."""
         init_images = self._inputs.init_images([spec], shape)
-        executables, init_latents = self._executables[shape], self._no_init_latents[shape]
+        init_latents = self._no_init_latents[shape]
+        with device_errors():
+            if init_images is not None:
+                placed = self._placement.split(init_images)
+                encode = self._executables[shape].encode
+                init_latents = InitLatents(*encode(self._weights, placed))
+            return self._inputs.with_input_latents([spec], init_latents, self._placement.split)
+
+    def start_encoded(
+        self, slot: int, spec: ImageSpec, shape: Shape, init_latents: InitLatents
+    ) -> None:
+        """Start an image in a free slot, from init latents that are on the devices."""
+        executables = self._executables[shape]
+        inputs = self._inputs.inputs([spec], shape)
         with device_errors():
             inputs = encode_texts(
                 self.texts,
@@ -105,12 +129,6 @@ class DeviceStream:
                 executables.encode_text,
                 self._weights,
                 self._placement,
-            )
-            if init_images is not None:
-                placed = self._placement.split(init_images)
-                init_latents = InitLatents(*executables.encode(self._weights, placed))
-            init_latents = self._inputs.with_input_latents(
-                [spec], init_latents, self._placement.split
             )
             newcomer = executables.begin(self._weights, self._placement.split(inputs), init_latents)
             slots = self._arrays.get(shape) or self._empty_slots(newcomer)
@@ -139,6 +157,12 @@ class DeviceStream:
         for each in self._running.values():
             each.dispatched += 1
         return [slot for slot, each in self._running.items() if each.dispatched >= each.calls]
+
+    @property
+    def state(self) -> SamplerState:
+        """Return the state of all slots after the last step that was dispatched."""
+        assert self._shape is not None, "no slot was started"
+        return self._arrays[self._shape][1]
 
     def steps_done(self, slot: int) -> int:
         """Return the steps done. Some schedulers call the denoiser more often."""
@@ -176,7 +200,7 @@ class DeviceStream:
         assert self._shape is not None
         executables, (_, state) = self._executables[self._shape], self._arrays[self._shape]
         with device_errors():
-            small = executables.preview(state, self.rgb_factors)
+            small = executables.preview(state, self._rgb_factors)
             small.copy_to_host_async()
 
         def wait() -> ImageArrays:
@@ -184,6 +208,10 @@ class DeviceStream:
                 return np.asarray(small)
 
         return wait
+
+    def fit_previews(self, chart: ImageArray, latents: NDArray[np.float32]) -> None:
+        """Fit the RGB factors of the previews to a colour chart and its latents."""
+        self._rgb_factors = self._placement.replicate(fit_rgb_factors(chart, latents))
 
     def reset(self) -> None:
         self._running.clear()

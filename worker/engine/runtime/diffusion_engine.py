@@ -5,6 +5,7 @@ weights.
 """
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,13 +13,16 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from imagefleet.shared.errors import DeviceError
 from imagefleet.shared.jobs.prompt_weights import pieces_of
 from imagefleet.shared.text.printable import counted
 from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
 from imagefleet.worker.engine.compile.jax_compilation_cache import CompileCounter
-from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler, ShapeExecutables
-from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler, StreamExecutables
+from imagefleet.worker.engine.compile.program_compiler import (
+    ProgramCompiler,
+    ShapeExecutables,
+    choose_step,
+)
+from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler
 from imagefleet.worker.engine.contract.device_memory import DeviceMemory
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.contract.text_cache_use import TextCacheUse
@@ -35,8 +39,12 @@ from imagefleet.worker.engine.runtime.trial_images import (
     DENOISING_PARTS,
     colour_spec,
     require_finite,
+    require_finite_chart,
+    require_finite_latents,
+    run_stream_programs,
+    specs_of_other_steps,
 )
-from imagefleet.worker.engine.sampling.arrays import InitLatents, Weights
+from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitLatents, Weights
 from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
 from imagefleet.worker.engine.sampling.latent_preview import fit_rgb_factors
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
@@ -170,39 +178,14 @@ class DiffusionEngine:
             self._one_image,
             self._per_device_batch,
             factors,
-            TextCache(0),  # so that its text encoder runs too
+            TextCache(sys.maxsize),  # so that its text encoder runs too, and once
         )
         start_log = self._executable_cache.start_log
         for shape in self.info.shapes:
             with start_log.stage(f"running each program of {shape} once for a stream"):
-                self._run_stream_programs(stream, executables[shape], weights, copy, shape)
+                run_stream_programs(stream, executables[shape], shape, self.info)
         stream.texts = self._texts
         return stream
-
-    def _run_stream_programs(
-        self,
-        stream: DeviceStream,
-        executables: StreamExecutables,
-        weights: Weights,
-        copy: Placement,
-        shape: Shape,
-    ) -> None:
-        """Run each program once, so that no job waits for a first run, and fit the RGB factors."""
-        chart, guided = colour_spec(shape, self.info.default_scheduler)
-        init_images = copy.split(self._one_image.init_images([guided], shape))
-        latents = np.asarray(executables.encode(weights, init_images)[0])[0]
-        require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
-        stream.rgb_factors = copy.replicate(fit_rgb_factors(chart, latents))
-        for spec in self._trial_specs(guided, shape):
-            stream.start(0, spec, shape)
-            while not stream.step():
-                pass
-            stream.previews()()
-            finished = stream.finish(0)
-            try:
-                finished()
-            except DeviceError:
-                require_finite(False, DENOISING_PARTS, shape)
 
     def start_batch(self, specs: Sequence[ImageSpec], shape: Shape) -> DeviceBatch:
         """Start a batch.
@@ -218,35 +201,49 @@ class DiffusionEngine:
             raise ValueError(f"shape {shape} is not declared (declared: {declared})")
         if not 1 <= len(specs) <= self.capacity:
             raise ValueError(f"{len(specs)} images; a batch takes 1 to {self.capacity}")
-        inputs = self._input_builder.inputs(specs, shape)
-        init_images = self._input_builder.init_images(specs, shape)
-        executables, init_latents = self._executables[shape], self._empty_init_latents[shape]
         with device_errors():
-            inputs = encode_texts(
-                self._texts,
-                inputs,
-                shape,
-                executables.encode_text,
-                self._weights,
-                self._placement,
-            )
-            if init_images is not None:
-                split_images = self._placement.split(init_images)
-                init_latents = InitLatents(*executables.encode(self._weights, split_images))
-            init_latents = self._input_builder.with_input_latents(
-                specs, init_latents, self._placement.split
-            )
-            return DeviceBatch(
-                executables,
-                self._weights,
-                self._placement.split(inputs),
-                init_latents,
-                specs=specs,
-                guided_calls=[self._input_builder.guided_calls(spec, shape) for spec in specs],
-                calls=[int(count) for count in inputs.calls[: len(specs)]],
-                output_scales=[self._tables.of(spec, shape).output_scale for spec in specs],
-                rgb_factors=self._rgb_factors,
-            )
+            inputs = self._inputs(specs, shape)
+            return self._start(specs, shape, inputs, self._init_latents(specs, shape))
+
+    def _inputs(self, specs: Sequence[ImageSpec], shape: Shape) -> BatchInputs:
+        """Return the inputs of a batch on the host, with the hidden states of its texts."""
+        return encode_texts(
+            self._texts,
+            self._input_builder.inputs(specs, shape),
+            shape,
+            self._executables[shape].encode_text,
+            self._weights,
+            self._placement,
+        )
+
+    def _init_latents(self, specs: Sequence[ImageSpec], shape: Shape) -> InitLatents:
+        init_latents = self._empty_init_latents[shape]
+        init_images = self._input_builder.init_images(specs, shape)
+        if init_images is not None:
+            placed = self._placement.split(init_images)
+            init_latents = InitLatents(*self._executables[shape].encode(self._weights, placed))
+        split = self._placement.split
+        return self._input_builder.with_input_latents(specs, init_latents, split)
+
+    def _start(
+        self,
+        specs: Sequence[ImageSpec],
+        shape: Shape,
+        inputs: BatchInputs,
+        init_latents: InitLatents,
+    ) -> DeviceBatch:
+        tables = [self._tables.of(spec, shape) for spec in specs]
+        return DeviceBatch(
+            self._executables[shape],
+            self._weights,
+            self._placement.split(inputs),
+            init_latents,
+            specs=specs,
+            guided_calls=[self._input_builder.guided_calls(spec, shape) for spec in specs],
+            calls=[len(table.rows) for table in tables],
+            output_scales=[table.output_scale for table in tables],
+            rgb_factors=self._rgb_factors,
+        )
 
     def truncated(self, spec: ImageSpec) -> bool:
         """Return whether the tokenizers cut the prompt."""
@@ -273,27 +270,27 @@ class DiffusionEngine:
             if report and "bytes_limit" in report
         ]
 
-    def _trial_specs(self, guided: ImageSpec, shape: Shape) -> list[ImageSpec]:
-        """Return images that run each program of a step, from one that runs the guided one."""
-        specs = [guided]
-        if self._programs.denoiser.has_guidance:
-            specs.append(replace(guided, guidance_scale=self.info.unguided_scale))
-        if self._programs.takes_reference(shape.height, shape.width):
-            specs += [replace(spec, init_image=None) for spec in specs]
-        return specs
-
     def _run_each_program(self, shape: Shape) -> None:
         """Run each program once, so that no job waits for a first run, and fit the RGB factors."""
-        chart, guided = colour_spec(shape, self.info.default_scheduler)
-        init_latents = self._executables[shape].encode(
-            self._weights, self._placement.split(self._input_builder.init_images([guided], shape))
-        )
-        latents = np.asarray(init_latents.latents)[0]
-        require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
-        factors = fit_rgb_factors(chart, latents)
+        chart, spec = colour_spec(shape, self.info.default_scheduler)
+        init_latents = self._init_latents([spec], shape)
+        factors = fit_rgb_factors(chart, require_finite_chart(init_latents, shape))
         self._rgb_factors = self._placement.replicate(factors)
-        for spec in self._trial_specs(guided, shape):
-            running_batch = self.start_batch([spec], shape)
-            running_batch.previews()()
-            require_finite(not running_batch.not_finite(), DENOISING_PARTS, shape)
-            running_batch.images()
+        inputs = self._inputs([spec], shape)
+        batch = self._start([spec], shape, inputs, init_latents)
+        batch.previews()()
+        require_finite(not batch.not_finite(), DENOISING_PARTS, shape)
+        batch.images()
+        executables = self._executables[shape]
+        for other in specs_of_other_steps(executables, spec, self.info.unguided_scale):
+            others = self._input_builder.inputs([other], shape)
+            others = self._placement.split(others._replace(text_states=inputs.text_states))
+            start = init_latents if other.init_image else self._empty_init_latents[shape]
+            conditions, state = executables.begin(self._weights, others, start)
+            step = choose_step(
+                executables,
+                guidance=other.is_guided(self.info.unguided_scale),
+                reference=other.init_image is not None,
+            )
+            state, _ = step(self._weights.denoiser, conditions, state)
+            require_finite_latents(state, shape)

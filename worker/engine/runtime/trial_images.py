@@ -1,14 +1,21 @@
 """Make the image of which an engine tries each program before it takes work.
 
-Input: a shape. Output: a colour chart with its spec, and an error if the networks make NaN or
-infinity of it. It depends on no devices.
+Input: a shape, or a stream. Output: a colour chart with its spec, and an error if the networks make
+NaN or infinity of it.
 """
 
+from dataclasses import replace
 from typing import Final
 
-from imagefleet.shared.errors import CheckpointError
+import numpy as np
+from numpy.typing import NDArray
+
+from imagefleet.shared.errors import CheckpointError, DeviceError
+from imagefleet.worker.engine.compile.program_compiler import Steps
 from imagefleet.worker.engine.contract.init_image import InitImage
-from imagefleet.worker.engine.contract.interface import ImageArray, ImageSpec, Shape
+from imagefleet.worker.engine.contract.interface import ImageArray, ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.runtime.device_stream import DeviceStream
+from imagefleet.worker.engine.sampling.arrays import InitLatents, SamplerState
 from imagefleet.worker.engine.sampling.latent_preview import colour_chart
 
 DENOISING_PARTS: Final = "the text encoders, the denoiser or the autoencoder's decoder"
@@ -36,3 +43,62 @@ def require_finite(is_finite: bool, parts: str, shape: Shape) -> None:
             f"{parts} of this checkpoint make NaN or infinity of a test image of {shape}, although "
             "every weight is finite; set IMAGEFLEET_DTYPE=float32, or take another checkpoint"
         )
+
+
+def require_finite_chart(init_latents: InitLatents, shape: Shape) -> NDArray[np.float32]:
+    """Wait for the latents of the chart, which is in slot 0, and return them.
+
+    Raises:
+        CheckpointError: they contain NaN or infinity.
+    """
+    latents: NDArray[np.float32] = np.asarray(init_latents.latents)[0]
+    require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
+    return latents
+
+
+def require_finite_latents(state: SamplerState, shape: Shape) -> None:
+    """Wait for a step, and refuse the checkpoint if the latents of slot 0 are not finite."""
+    latents = np.asarray(state.latents)[0]
+    require_finite(bool(np.isfinite(latents).all()), DENOISING_PARTS, shape)
+
+
+def specs_of_other_steps(
+    executables: Steps, spec: ImageSpec, unguided_scale: float
+) -> list[ImageSpec]:
+    """Return images that run those programs of a step that `spec` does not run: one without
+    guidance, and without the image, where there are such programs."""
+    specs = [spec]
+    if executables.unguided_step is not None:
+        specs.append(replace(spec, guidance_scale=unguided_scale))
+    if executables.reference_step is not None:
+        specs += [replace(each, init_image=None) for each in specs]
+    return specs[1:]
+
+
+def run_stream_programs(
+    stream: DeviceStream, executables: Steps, shape: Shape, info: ModelInfo
+) -> None:
+    """Run each program of a shape once, so that no job waits for a first run, and fit the RGB
+    factors of the stream.
+
+    Raises:
+        CheckpointError: the networks make NaN or infinity.
+    """
+    chart, spec = colour_spec(shape, info.default_scheduler)
+    init_latents = stream.init_latents(spec, shape)
+    stream.fit_previews(chart, require_finite_chart(init_latents, shape))
+    stream.start_encoded(0, spec, shape, init_latents)
+    while not stream.step():
+        pass
+    stream.previews()()
+    finished = stream.finish(0)
+    try:
+        finished()
+    except DeviceError:
+        require_finite(False, DENOISING_PARTS, shape)
+    for other in specs_of_other_steps(executables, spec, info.unguided_scale):
+        start = init_latents if other.init_image else stream.init_latents(other, shape)
+        stream.start_encoded(0, other, shape, start)
+        stream.step()
+        require_finite_latents(stream.state, shape)
+        stream.drop(0)

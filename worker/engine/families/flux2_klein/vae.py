@@ -17,6 +17,7 @@ from flax import nnx
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
 from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.networks.blocks import linear
+from imagefleet.worker.engine.networks.unset_weights import ones, zeros
 from imagefleet.worker.engine.networks.vae import Decoder, Encoder, Vae, VaeConfig
 
 PATCH: Final = 2
@@ -84,8 +85,8 @@ class RunningStatistics(nnx.Module):
     """It is torch's BatchNorm2d in inference, without weights: what training collected."""
 
     def __init__(self, channels: int, epsilon: float) -> None:
-        self.running_mean = nnx.Param(jnp.zeros(channels))
-        self.running_var = nnx.Param(jnp.ones(channels))
+        self.running_mean = nnx.Param(zeros(channels))
+        self.running_var = nnx.Param(ones(channels))
         self.epsilon = epsilon
 
     @property

@@ -27,6 +27,7 @@ from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear, normalize
 from imagefleet.worker.engine.networks.rotary import Rotation, rotate_pairs
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
+from imagefleet.worker.engine.networks.unset_weights import zeros
 
 _WAVES: Final = 256
 _TIME_INNER_WIDTH: Final = 1024
@@ -167,11 +168,11 @@ class Transformer(nnx.Module):
         self.config = config
         refiners = range(config.n_refiner_layers)
         self.x_embedder = linear(config.patch_width, config.dim)
-        self.x_pad_token = nnx.Param(jnp.zeros((1, config.dim)))
+        self.x_pad_token = nnx.Param(zeros(1, config.dim))
         self.noise_refiner = nnx.List(Block(config) for _ in refiners)
         self.cap_norm = RmsNorm(config.cap_feat_dim, config.norm_eps)
         self.cap_embedder = linear(config.cap_feat_dim, config.dim)
-        self.cap_pad_token = nnx.Param(jnp.zeros((1, config.dim)))
+        self.cap_pad_token = nnx.Param(zeros(1, config.dim))
         self.context_refiner = nnx.List(Block(config, is_modulated=False) for _ in refiners)
         self.t_embedder = TimeEmbedding(config.time_width)
         self.layers = nnx.List(Block(config) for _ in range(config.n_layers))
