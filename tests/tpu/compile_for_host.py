@@ -24,7 +24,8 @@ from flax import nnx
 
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, environment
+from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
+from imagefleet.worker.engine.compile.fingerprint import environment
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.stable_diffusion.attention_layers import attention_layers

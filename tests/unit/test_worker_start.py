@@ -1,12 +1,14 @@
 """What a worker does once its parts are built, before it takes work."""
 
+import gc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from imagefleet.worker.settings.worker_settings import WorkerSettings
-from imagefleet.worker.startup import lifecycle
+from imagefleet.worker.startup import bootstrap, lifecycle
 from imagefleet.worker.startup.lifecycle import Lifecycle
 from tests.support.engines import RecordingEngine
 
@@ -42,3 +44,18 @@ def test_large_buffers_are_returned_unless_the_devices_use_the_memory_of_the_hos
     """On CPU each step would get zeroed pages from the kernel."""
     assert _start(monkeypatch, tmp_path, uses_host_memory=False) == ["returns buffers"]
     assert _start(monkeypatch, tmp_path, uses_host_memory=True) == []
+
+
+def test_the_parts_of_a_worker_are_built_without_collecting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The collector is off meanwhile, and later leaves out what was built."""
+    builder: Any = SimpleNamespace(build=gc.isenabled)
+    monkeypatch.setattr(bootstrap, "_Builder", lambda *_: builder)
+    nothing: Any = None
+    gc.unfreeze()
+    was_enabled: object = bootstrap.build(nothing, nothing, nothing)
+    assert was_enabled is False
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()

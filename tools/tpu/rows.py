@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 from flax import nnx
 
-from imagefleet.worker.engine.compile.executable_cache import ENGINE_FOLDER, source_digest
+from imagefleet.worker.engine.compile.fingerprint import ENGINE_FOLDER, source_digest
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.loading.memory_need import memory_need
 from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload

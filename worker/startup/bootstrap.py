@@ -18,6 +18,7 @@ from imagefleet.shared.jobs.offers import OfferRegistry, OfferRenewal
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.worker_status import WorkerRegistry
+from imagefleet.shared.process.garbage import collecting_later
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.worker.bulk.recover_runs import RunRecovery
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -69,7 +70,8 @@ def build(
     Raises:
         ImagefleetError: it says which part is wrong and what to do.
     """
-    return _Builder(settings, stores, hooks, queues).build()
+    with collecting_later():
+        return _Builder(settings, stores, hooks, queues).build()
 
 
 class _Builder:

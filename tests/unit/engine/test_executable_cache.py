@@ -4,7 +4,9 @@ import logging
 import pickle
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from threading import Barrier
 
 import jax
 import numpy as np
@@ -13,14 +15,9 @@ import pytest
 from imagefleet.shared.errors import ConfigurationError, StorageUnavailable
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.engine.compile import executable_cache
-from imagefleet.worker.engine.compile.executable_cache import (
-    ENGINE_FOLDER,
-    DeviceCopy,
-    ExecutableCache,
-    environment,
-    source_digest,
-)
+from imagefleet.worker.engine.compile import executable_cache, fingerprint
+from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
+from imagefleet.worker.engine.compile.fingerprint import ENGINE_FOLDER, environment, source_digest
 from imagefleet.worker.engine.compile.jax_compilation_cache import (
     CacheHits,
     CompileCounter,
@@ -33,6 +30,19 @@ from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from tests.unit.engine.parity import FOLDER
 
 ENVIRONMENT: Mapping[str, str] = {"device": "cpu"}
+
+
+class MeetingStore(MemoryStore):
+    """A store whose answers wait for each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meeting: Barrier | None = None
+
+    def get(self, key: str, max_bytes: int | None = None) -> bytes:
+        if self.meeting is not None:
+            self.meeting.wait(timeout=900)
+        return super().get(key, max_bytes)
 
 
 class UnreachableStore(MemoryStore):
@@ -72,6 +82,24 @@ def test_the_second_start_compiles_nothing() -> None:
         cache = _cache(store)
         _require_double(cache)
         assert _compiled_and_reloaded(cache) == expected
+
+
+def test_programs_are_loaded_at_the_same_time_and_the_missing_one_is_compiled() -> None:
+    array = jax.ShapeDtypeStruct((3,), np.float32, sharding=Placement.of(1).replicated)
+    ones = jax.device_put(np.ones(3, np.float32), array.sharding)
+    lowerings = {
+        f"2x2/times_{factor}": partial(lambda f: jax.jit(lambda x: f * x).lower(array), factor)
+        for factor in (2, 3, 4)
+    }
+    store = MeetingStore()
+    _cache(store).load_or_compile_all(
+        {name: lower for name, lower in lowerings.items() if not name.endswith("3")}, array
+    )
+    store.meeting = Barrier(3)
+    cache = _cache(store)
+    programs = cache.load_or_compile_all(lowerings, array)
+    assert [float(program(ones)[0]) for program in programs] == [2, 3, 4]
+    assert _compiled_and_reloaded(cache) == (1, 2)
 
 
 def test_other_inputs_or_another_environment_compile_another_program() -> None:
@@ -249,14 +277,14 @@ def test_the_fingerprint_covers_all_source_files_of_the_engine(
 ) -> None:
     copy = Path(shutil.copytree(ENGINE_FOLDER, tmp_path / "engine"))
     placement = Placement.of(1)
-    fingerprint = environment(placement)
-    monkeypatch.setattr(executable_cache, "ENGINE_FOLDER", copy)
-    assert environment(placement) == fingerprint
+    expected = environment(placement)
+    monkeypatch.setattr(fingerprint, "ENGINE_FOLDER", copy)
+    assert environment(placement) == expected
     for name in ("attention.py", "unet.py", "ddim.py", "weights.py"):
         [file] = copy.rglob(name)
         source = file.read_bytes()
         file.write_bytes(source + b"\n")
-        assert environment(placement) != fingerprint, name
+        assert environment(placement) != expected, name
         file.write_bytes(source)
 
 

@@ -15,6 +15,7 @@ from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.networks.transformer_memory import BlockSizes, sequence_bytes
 from imagefleet.worker.engine.placement import memory_check
 from imagefleet.worker.engine.placement.memory_check import Workload
+from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.runtime.device_batch import device_errors
 from tests.unit.engine.parity import FOLDER, load_in_float32, read_model
 from tools.tpu.models import SHAPES, model_of
@@ -40,6 +41,18 @@ def test_no_weight_is_read_if_the_model_does_not_fit(monkeypatch: pytest.MonkeyP
     model = read_model(files, safety_checker=False)
     with pytest.raises(TooLittleMemory):
         load_in_float32(files, model)
+
+
+def test_virtual_devices_share_the_weights_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need = memory_check.MemoryNeed(weights=100, workspace=10, host=1)
+    placement = Placement.of(8, 2)  # each weight lies in two parts
+    monkeypatch.setattr(memory_check, "host_memory", lambda: 281)
+    memory_check.require_memory(need, placement)
+    monkeypatch.setattr(memory_check, "host_memory", lambda: 280)
+    with pytest.raises(TooLittleMemory):
+        memory_check.require_memory(need, placement)
 
 
 def test_a_container_has_the_rest_of_its_limit(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.worker.engine.checkpoint.job_loras import StackedFactors
 from imagefleet.worker.engine.contract.interface import ImageArrays, ImageSpec
+from imagefleet.worker.engine.loading.abstract_weights import place_factors
 from imagefleet.worker.engine.loading.load_engine import load_engine
 from imagefleet.worker.engine.options.mesh_spec import DATA, MODEL, MeshSpec
 from imagefleet.worker.engine.placement.mesh import Placement, target_device
@@ -92,6 +94,14 @@ def test_virtual_devices_with_the_same_part_of_a_weight_share_its_memory(
     shards = placed.addressable_shards
     assert len(shards) == 8
     assert len({shard.data.unsafe_buffer_pointer() for shard in shards}) == copies
+
+
+def test_virtual_devices_share_the_factors_of_a_lora() -> None:
+    factors = StackedFactors(np.ones((5, 3), np.float32).T, np.ones((3, 5), np.float32))
+    for placed in place_factors(factors, Placement.of(8), np.dtype(np.float32)):
+        np.testing.assert_array_equal(placed, np.ones((3, 5)))
+        shards = placed.addressable_shards
+        assert len({shard.data.unsafe_buffer_pointer() for shard in shards}) == 1
 
 
 def _load(mesh: str, per_device_batch: int, cache_dir: Path) -> DiffusionEngine:

@@ -13,33 +13,30 @@ private.
 import hashlib
 import hmac
 import logging
-import os
 import pickle
-import platform
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import jax
 from jax.experimental import serialize_executable
 
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.storage import ObjectStore
+from imagefleet.worker.engine.compile.fingerprint import keys_of
 from imagefleet.worker.engine.compile.jax_compilation_cache import CacheHits, bypass_cache
 from imagefleet.worker.engine.compile.load_elsewhere import load_elsewhere
 from imagefleet.worker.engine.compile.start_log import StartLog
-from imagefleet.worker.engine.placement.mesh import Placement
 
 log = logging.getLogger(__name__)
 
 _SIGNATURE_BYTES: Final = hashlib.sha256().digest_size
 _MEDIA_TYPE: Final = "application/octet-stream"
-_COMPILER_VARIABLES: Final = ("JAX_", "XLA_", "LIBTPU_")
-"""Prefixes of environment variables that change what is compiled."""
-_OTHER_VARIABLES: Final = frozenset({"JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR"})
-"""Variables with such a prefix that do not change what is compiled."""
+_LOADS_AT_ONCE: Final = 4
+"""So many executables are loaded at once. More would need more memory: one of an accelerator has up
+to hundreds of MB."""
 
 _COMPILER_OPTIONS: Final[Mapping[str, dict[str, bool | str]]] = {
     "cpu": {"xla_backend_optimization_level": "2"}
@@ -64,6 +61,13 @@ class DeviceCopy:
     def is_other(self) -> bool:
         """Return whether this is not the first copy."""
         return self.devices != self.first
+
+
+class _Found(NamedTuple):
+    """It is what the stores have under a key."""
+
+    key: str
+    executable: Any | None
 
 
 class ExecutableCache:
@@ -104,43 +108,77 @@ class ExecutableCache:
         lower: Callable[[], jax.stages.Lowered],
         *,
         copy: "DeviceCopy | None" = None,
-        number: str = "1 of 1",
     ) -> Any:
-        """Return the executable of a program.
+        """Return the executable of a program, as `load_or_compile_all` does."""
+        return self.load_or_compile_all({name: lower}, inputs, copy=copy)[0]
+
+    def load_or_compile_all(
+        self,
+        lowerings: Mapping[str, Callable[[], jax.stages.Lowered]],
+        inputs: Any,
+        *,
+        copy: "DeviceCopy | None" = None,
+    ) -> list[Any]:
+        """Return the executables of programs.
+
+        Those that a store has are loaded in threads, as the runtime lets others run meanwhile; then
+        the others are compiled one by one.
 
         Args:
-            name: The name of the program.
+            lowerings: They are by the names of the programs. One is called only if no store has the
+                executable.
             inputs: A tree of arrays or abstract arrays; their types, shapes and shardings are part
                 of the fingerprint.
-            lower: Called only if no store has the executable.
-            copy: The part of the devices that runs it. None: all devices.
-            number: Which program of how many it is, for the log: `2 of 6`.
+            copy: The part of the devices that runs them. None: all devices.
         """
-        key = self._key(name, inputs)
+        keys = keys_of(lowerings, self.environment, inputs)
+        with ThreadPoolExecutor(_LOADS_AT_ONCE, "load-executable") as threads:
+            found = list(threads.map(partial(self._load, copy=copy), keys.values()))
+        self.reloaded += sum(each.executable is not None for each in found)
+        return [
+            self._compile_missing(name, inputs, lower, copy, each, f"{number} of {len(found)}")
+            if each.executable is None
+            else each.executable
+            for number, ((name, lower), each) in enumerate(
+                zip(lowerings.items(), found, strict=True), 1
+            )
+        ]
+
+    def _load(self, key: str, copy: "DeviceCopy | None") -> "_Found":
+        """Load an executable from the nearest store that has it, and copy it to those before."""
         stores_without: list[ObjectStore] = []
         for store in self._stores:
             signed = self._fetch(store, key)
             executable = None if signed is None else self._open(key, signed, store, copy)
             if signed is not None and executable is not None:
-                self.reloaded += 1
                 self._put(stores_without, key, signed)
-                return executable
+                return _Found(key, executable)
             stores_without.append(store)
+        return _Found(key, None)
+
+    def _compile_missing(
+        self,
+        name: str,
+        inputs: Any,
+        lower: Callable[[], jax.stages.Lowered],
+        copy: "DeviceCopy | None",
+        found: "_Found",
+        number: str,
+    ) -> Any:
         if copy is not None and copy.is_other:
             # The runtime cannot load the first copy's executable on these devices.
             devices = "-".join(str(device.id) for device in copy.devices)
             own = DeviceCopy(devices=copy.devices, first=copy.devices)
-            own_name = f"{name}-on-{devices}"
-            return self.load_or_compile(own_name, inputs, lower, copy=own, number=number)
+            return self.load_or_compile(f"{name}-on-{devices}", inputs, lower, copy=own)
         if not self.compiled:
             log.info(
                 "no store has the executable %s, compiling it for %s",
-                key,
+                found.key,
                 ", ".join(self.environment),
             )
         with self.start_log.stage(f"compiling program {number}: {name}"):
             compiled = self._compile(lower())
-        self._put(stores_without, key, self._serialize(key, compiled))
+        self._put(self._stores, found.key, self._serialize(found.key, compiled))
         return compiled
 
     def compile_ahead(
@@ -150,7 +188,7 @@ class ExecutableCache:
 
         Args:
             name: The name of the program.
-            inputs: As in `load_or_compile`.
+            inputs: As in `load_or_compile_all`.
             lower: Called only if no store has the executable.
 
         Returns:
@@ -159,7 +197,7 @@ class ExecutableCache:
         Raises:
             ImagefleetError: a store cannot be used.
         """
-        key = self._key(name, inputs)
+        [key] = keys_of([name], self.environment, inputs).values()
         found = [self._stored(store, key) for store in self._stores]
         signed = next((each for each in found if each is not None), None)
         is_new = signed is None
@@ -169,9 +207,6 @@ class ExecutableCache:
             if before is None:
                 store.put(key, signed, _MEDIA_TYPE)
         return is_new
-
-    def _key(self, name: str, inputs: Any) -> str:
-        return f"{name}-{_digest(*self.environment, *_array_types(inputs))}"
 
     def _serialize(self, key: str, compiled: jax.stages.Compiled) -> bytes:
         content = pickle.dumps(serialize_executable.serialize(compiled))
@@ -241,60 +276,3 @@ class ExecutableCache:
                 log.warning(
                     "cannot store the executable %s for the next start: %s", store.url + key, error
                 )
-
-
-def environment(placement: Placement) -> dict[str, str]:
-    """Return what the host, its libraries and our source code add to a fingerprint.
-
-    The devices may be absent: libtpu describes those of a TPU host as the host itself does.
-    """
-    device = placement.mesh.devices.flat[0]
-    host = [each for each in device.client.devices() if each.process_index == device.process_index]
-    variables = {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(_COMPILER_VARIABLES) and name not in _OTHER_VARIABLES
-    }
-    return {
-        **{library: version(library) for library in ("jax", "jaxlib", "flax")},
-        "runtime": " ".join(device.client.platform_version.split()),
-        "device": f"{device.device_kind} of {len(host)}",
-        "processor": _processor() if placement.platform == "cpu" else "",
-        "mesh": f"{dict(placement.mesh.shape)} {placement.mesh.devices.tolist()}",
-        "settings": str(sorted(variables.items())),
-        "source": source_digest(ENGINE_FOLDER),
-    }
-
-
-ENGINE_FOLDER: Final = Path(__file__).parents[1]
-"""`worker/engine`: the Python files below it determine what is computed."""
-
-
-def source_digest(folder: Path) -> str:
-    """Digest the names and contents of all Python files below `folder`."""
-    files = sorted(folder.rglob("*.py"))
-    return _digest(*(f"{path.relative_to(folder)} {_digest(path.read_bytes())}" for path in files))
-
-
-def _array_types(inputs: Any) -> list[str]:
-    """Return one line for every array: its path, dtype, shape and sharding."""
-    return [
-        f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(inputs)
-    ]
-
-
-def _processor() -> str:
-    """Digest the CPU's features: XLA compiles for the features of this very CPU."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().split("\n\n")[0].splitlines() if cpuinfo.exists() else []
-    features = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
-    return _digest(platform.machine(), *features)
-
-
-def _digest(*parts: str | bytes) -> str:
-    total = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        total.update(len(data).to_bytes(8, "little") + data)
-    return total.hexdigest()[:32]

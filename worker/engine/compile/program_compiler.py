@@ -90,13 +90,10 @@ class ProgramCompiler:
         """Load all programs of a shape, or compile them. A cached program is not traced."""
         inputs = self.inputs(shape, rgb_factors)
         lowerings = self.lowerings(shape, rgb_factors)
-        executables = {
-            name: self.executable_cache.load_or_compile(
-                f"{shape}/{name}", inputs, lower, number=f"{number} of {len(lowerings)}"
-            )
-            for number, (name, lower) in enumerate(lowerings.items(), 1)
-        }
-        return ShapeExecutables(**{"unguided_step": None, **executables})
+        named = {f"{shape}/{name}": lower for name, lower in lowerings.items()}
+        executables = self.executable_cache.load_or_compile_all(named, inputs)
+        by_name = dict(zip(lowerings, executables, strict=True))
+        return ShapeExecutables(**{"unguided_step": None, **by_name})
 
     def compile_ahead(self, shape: Shape, rgb_factors: ArrayOrShape) -> Iterator[tuple[str, bool]]:
         """Put the executables of a shape into the stores, and yield each program after that.

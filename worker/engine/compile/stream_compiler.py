@@ -98,17 +98,10 @@ class StreamCompiler:
         """Load all programs of a shape, or compile them. A cached program is not traced."""
         inputs = self._compiler(self.one).inputs(shape, rgb_factors)
         lowerings = self.lowerings(shape, rgb_factors)
-        executables = {
-            name: self.executable_cache.load_or_compile(
-                self._program(shape, name),
-                inputs,
-                lower,
-                copy=self.copy,
-                number=f"{number} of {len(lowerings)}",
-            )
-            for number, (name, lower) in enumerate(lowerings.items(), 1)
-        }
-        return StreamExecutables(**{"unguided_step": None, **executables})
+        named = {self._program(shape, name): lower for name, lower in lowerings.items()}
+        executables = self.executable_cache.load_or_compile_all(named, inputs, copy=self.copy)
+        by_name = dict(zip(lowerings, executables, strict=True))
+        return StreamExecutables(**{"unguided_step": None, **by_name})
 
     def compile_ahead(self, shape: Shape, rgb_factors: ArrayOrShape) -> Iterator[tuple[str, bool]]:
         """Put the executables of a shape into the stores, as `ProgramCompiler.compile_ahead`."""

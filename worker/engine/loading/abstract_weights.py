@@ -40,7 +40,10 @@ def place_factors(
     """Place factors of LoRA on the devices. `up` is split like the weight beside which it is."""
     splits = factor_shardings(factors, placement)
     down, up = (each.astype(dtype) for each in factors)
-    return StackedFactors(jax.device_put(down, splits.down), jax.device_put(up, splits.up))
+    share = placement.as_devices_share_it
+    return StackedFactors(
+        jax.device_put(share(down), splits.down), jax.device_put(share(up), splits.up)
+    )
 
 
 def abstract_factors(

@@ -128,7 +128,8 @@ def executable_cache_of(
         shared: Where hosts share executables.
     """
     from imagefleet.worker.engine.checkpoint.checkpoint_files import config_digest
-    from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, environment
+    from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
+    from imagefleet.worker.engine.compile.fingerprint import environment
     from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 
     return ExecutableCache(

@@ -94,8 +94,8 @@ def require_memory(need: MemoryNeed, placement: Placement) -> None:
     """
     device = placement.mesh.devices.flat[0]
     if placement.platform == "cpu":
-        # Virtual devices share the host's memory, but each has its own copy of all arrays.
-        needed = need.total * placement.mesh.size + need.host
+        # Virtual devices share the weights in the host's memory, and nothing else.
+        needed = need.weights * placement.model + need.workspace * placement.mesh.size + need.host
         check_available(needed, host_memory(), "host")
     else:
         stats = device.memory_stats() or {}

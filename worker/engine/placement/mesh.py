@@ -252,12 +252,12 @@ class Placement:
 
         def read_part(index: Index | None) -> NDArray[Any]:
             if (name := str(index)) not in parts:
-                parts[name] = self._as_devices_share_it(read(index or ()).astype(dtype, copy=False))
+                parts[name] = self.as_devices_share_it(read(index or ()).astype(dtype, copy=False))
             return parts[name]
 
         return jax.make_array_from_callback(shape, self.weight_sharding(shape), read_part)
 
-    def _as_devices_share_it(self, part: NDArray[Any]) -> NDArray[Any]:
+    def as_devices_share_it(self, part: NDArray[Any]) -> NDArray[Any]:
         """Return a part of a weight in memory that JAX need not copy for each device of a CPU.
 
         That is memory of JAX's own. Any other must lie at an address that is a multiple of 64, in
