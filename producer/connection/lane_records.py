@@ -39,7 +39,8 @@ class LaneRecords:
     def id_source(self) -> Callable[[], str]:
         """Return a function that draws new ids of one lane, which is drawn by chance now: jobs with
         such ids are accepted together or not at all."""
-        lanes = len(self.lanes)
+        if (lanes := len(self.lanes)) == 1:
+            return new_job_id
         wanted = random.randrange(lanes)
 
         def draw() -> str:

@@ -6,15 +6,20 @@
 -- that are empty from it.
 local LEVELS = {'', '\6\0223', '\6\0226', '\6\0229'}  -- the suffixes of kombu, highest priority first
 
--- Read a key whose name the script makes from others, so that the caller has not declared it. Return the answer, or the
--- error of a key that holds another type, which anybody may have written there. Any other error ends the script: a
--- server of a cluster gives one if the key has just moved to another server. Scripts use it where such a key must not
--- count as missing, and read it before they write.
-local function read_derived(...)
-  local answer = redis.pcall(...)
+-- End the script if an answer of redis.pcall is an error, but not that of a key that holds another type. A server of a
+-- cluster gives such an error if the key has just moved to another server.
+local function end_unless_readable(answer)
   if type(answer) == 'table' and answer.err and not string.find(answer.err, 'WRONGTYPE', 1, true) then
     error(answer.err, 0)
   end
+end
+
+-- Read a key whose name the script makes from others, so that the caller has not declared it. Return the answer, or the
+-- error of a key that holds another type, which anybody may have written there. Any other error ends the script. Scripts
+-- use it where a key that has moved must not count as missing, and read it before they write.
+local function read_derived(...)
+  local answer = redis.pcall(...)
+  end_unless_readable(answer)
   return answer
 end
 

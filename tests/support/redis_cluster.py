@@ -157,8 +157,8 @@ class RedisCluster:
 
     def _other_master(self, slot: int) -> _Node:
         master = self._master(slot)
-        others = [node for node in self._nodes[: self._masters] if node is not master]
-        return others[0]
+        ports = {int(served[2][1]) for served in master.command("SLOTS")} - {master.server.port}
+        return next(node for node in self._alive() if node.server.port in ports)
 
     def _owner(self, node: _Node, slot: int) -> int | None:
         """Return the port of the master of a slot, as one server sees it."""
