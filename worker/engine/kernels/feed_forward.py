@@ -29,8 +29,6 @@ from imagefleet.worker.engine.placement.mesh import (
 
 _V5E: Final = ("TPU v5 lite", "TPU v5e")
 _V6E: Final = ("TPU v6 lite", "TPU v6e")
-_MAX_CHANNELS_ON_V5E: Final = 640
-"""With more channels, XLA's products run at the peak of v5e."""
 _MIN_BLOCK_PIXELS: Final = 512
 """With fewer, reading the weights takes longer than the products."""
 
@@ -44,7 +42,7 @@ def uses_kernel(x: jax.Array, hidden: int) -> bool:
     """
     _, length, channels = x.shape
     kind = target_device().device_kind
-    suits_v5e = kind in _V5E and channels <= _MAX_CHANNELS_ON_V5E and channels % 64 == 0
+    suits_v5e = kind in _V5E and channels % 64 == 0
     suits_v6e = kind in _V6E and channels % TPU_LANES == 0
     if not (suits_v5e or suits_v6e) or x.dtype != jnp.bfloat16 or devices_per_copy() > 1:
         return False
