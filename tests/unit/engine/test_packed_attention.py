@@ -45,15 +45,20 @@ def test_three_heads_of_40_lie_side_by_side_in_128_lanes() -> None:
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize(
-    ("queries", "keys", "chunk"),
-    # One block, two blocks, four chunks, the tokens of a text.
-    [(256, 256, 256), (128, 2048, 1024), (128, 1024, 256), (256, 77, 512)],
+    ("queries", "keys", "part", "chunk"),
+    # One chunk, two blocks, two parts and four chunks, the tokens of a text.
+    [(256, 256, 256, 256), (128, 2048, 128, 1024), (256, 512, 128, 128), (256, 77, 128, 256)],
 )
 def test_the_kernel_is_the_formula(
-    packing: HeadPacking, queries: int, keys: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+    packing: HeadPacking,
+    queries: int,
+    keys: int,
+    part: int,
+    chunk: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(packed_attention_kernel, "_V6E", (jax.devices()[0].device_kind,))
-    monkeypatch.setattr(packed_attention_kernel, "_CHUNK_ON_V6E", chunk)
+    monkeypatch.setattr(packed_attention_kernel, "_PART_QUERIES", part)
+    monkeypatch.setattr(packed_attention_kernel, "_CHUNK_KEYS", chunk)
     channels = packing.heads * packing.head_dim
     q, k, v = (_draw(2, n, channels, seed=n) for n in (queries, keys, keys))
     expected = attention(q, k, v, heads=packing.heads, backend=Backend.FOLDED)

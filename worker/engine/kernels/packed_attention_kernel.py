@@ -22,8 +22,8 @@ large scores wrong by more than all other roundings together.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -42,8 +42,10 @@ from imagefleet.worker.engine.kernels.head_packing import KERNEL_NAME, HeadPacki
 from imagefleet.worker.engine.placement.mesh import target_device
 
 _LEAST: Final = float(np.finfo(np.float32).min)
-_V6E: Final = ("TPU v6 lite", "TPU v6e")
-_LARGE_BLOCKS: Final = ("TPU v5 lite", "TPU v5e", "TPU v5", "TPU v5p", *_V6E)
+_LARGE_BLOCKS: Final = (
+    *("TPU v5 lite", "TPU v5e", "TPU v5", "TPU v5p"),
+    *("TPU v6 lite", "TPU v6e"),
+)
 """Kinds of devices whose cores have 64 MiB of memory or more. The other kinds have 16 MiB."""
 LARGE_BLOCK: Final = (1024, 2048)
 """It is the number of queries and the number of keys."""
@@ -52,9 +54,9 @@ _MAX_HEADS_OF_LARGE_BLOCKS: Final = 4
 """128 lanes may have at most this many heads. Each head has sums of its own in the memory."""
 _MEMORY_BYTES: Final = 24 * 2**20
 """The kernel may use so much of the core's memory with large blocks."""
-_CHUNK_ON_V6E: Final = 512
-"""v6e computes the scores of this many keys while it takes the exponentials of the keys before. The
-schedule of other kinds is as good or better if a head's block is one chunk."""
+_PART_QUERIES: Final = 512
+"""The queries of a head are computed in parts of this many."""
+_CHUNK_KEYS: Final = 256
 
 
 def has_large_blocks(packing: HeadPacking, device_kind: str, dtype: DTypeLike) -> bool:
@@ -75,7 +77,6 @@ def attend_by_kernel(
     is_large = has_large_blocks(packing, device_kind, q.dtype)
     max_queries, max_keys = LARGE_BLOCK if is_large else SMALL_BLOCK
     queries, keys = largest_block(length, max_queries), largest_block(k.shape[1], max_keys)
-    chunk = largest_block(keys, _CHUNK_ON_V6E) if device_kind in _V6E else keys
     rows = packing.heads_per_tile * packing.rows_per_head
     of_queries = pl.BlockSpec((1, TPU_LANES, queries), lambda b, tile, i, j: (b, tile, i))
     of_keys = pl.BlockSpec((1, keys, TPU_LANES), lambda b, tile, i, j: (b, j, tile))
@@ -84,7 +85,7 @@ def attend_by_kernel(
     scores = batch * packing.heads * length * k.shape[1]
     operands = _operand_dtype(q.dtype)
     result: jax.Array = pl.pallas_call(
-        partial(_compute_block, packing=packing, chunk=chunk, operands=operands),
+        partial(_compute_block, packing=packing, operands=operands),
         out_shape=jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
             (batch, v.shape[1], length), q.dtype
         ),
@@ -122,7 +123,6 @@ def _compute_block(
     attended: Any,
     *,
     packing: HeadPacking,
-    chunk: int,
     operands: DTypeLike,
 ) -> None:
     """Add one block of keys to the results of one block of queries.
@@ -138,7 +138,7 @@ def _compute_block(
         greatest[...] = jnp.full_like(greatest, _LEAST)
         attended[...] = jnp.zeros_like(attended)
 
-    tile = _Tile(q, k, v, greatest, attended, packing, chunk, operands)
+    tile = _Tile(q, k, v, greatest, attended, packing, operands)
     if heads_of_last_tile == packing.heads_per_tile:
         tile.add(packing.heads_per_tile)
     else:
@@ -155,6 +155,27 @@ def _compute_block(
             out[0, packing.rows_of(head), :] = values.astype(out.dtype)
 
 
+@dataclass(kw_only=True)
+class _Part:
+    """It is a part of the queries of a head, with its scores."""
+
+    head: int
+    columns: slice
+    queries: jax.Array
+    """It is `[lanes, n]`, with 0 in the rows of other heads."""
+    before: jax.Array
+    """It is `[1, n]`: the maximum of each softmax before this block of keys."""
+    greatest: jax.Array
+    """It is the maximum with the scores so far."""
+    scores: list[jax.Array] = field(default_factory=list)
+    """For each chunk of keys it is `[keys, n]`."""
+
+    def take(self, scores: jax.Array) -> None:
+        """Take the scores of the next chunk of keys."""
+        self.scores.append(scores)
+        self.greatest = jnp.maximum(self.greatest, scores.max(axis=0, keepdims=True))
+
+
 class _Tile(NamedTuple):
     """It has the heads of 128 lanes, for one block of queries and keys."""
 
@@ -164,48 +185,58 @@ class _Tile(NamedTuple):
     greatest: Any
     attended: Any
     packing: HeadPacking
-    chunk: int
     operands: DTypeLike
 
     def add(self, heads: int) -> None:
         """Add the block of keys to the results of the first `heads` heads.
 
-        The program has the scores of the next chunk before the exponentials of this one, so that
-        both may be computed at the same time.
+        The matrix unit computes the scores of one part while the exponentials of the part before
+        are taken. Both alternate in chunks of keys, since the compiler orders instructions only
+        near to where they are written.
         """
-        work = list(self._split(heads))
-        queries = [self._query(head) for head in range(heads)]
-        scores = self._scores(queries, *work[0])
-        for this, following in pairwise(work):
-            next_scores = self._scores(queries, *following)
-            self._add_chunk(scores, *this)
-            scores = next_scores
-        self._add_chunk(scores, *work[-1])
+        chunk = largest_block(self.k.shape[1], _CHUNK_KEYS)
+        chunks = [slice(start, start + chunk) for start in range(0, self.k.shape[1], chunk)]
+        previous: _Part | None = None
+        for part in (*self._split(heads), None):
+            added: list[jax.Array] = []
+            for index, keys in enumerate(chunks):
+                if part is not None:
+                    part.take(self._multiply(self.k[0, keys, :], part.queries))
+                if previous is not None:
+                    weights = jnp.exp2(previous.scores[index] - previous.greatest)
+                    added.append(self._multiply(self._values(previous.head, keys), weights))
+            if previous is not None:
+                self._write(previous, sum(added[1:], start=added[0]))
+            previous = part
 
-    def _split(self, heads: int) -> Iterator[tuple[int, slice]]:
+    def _split(self, heads: int) -> Iterator[_Part]:
+        length = self.q.shape[2]
+        count = largest_block(length, _PART_QUERIES)
         for head in range(heads):
-            for start in range(0, self.k.shape[1], self.chunk):
-                yield head, slice(start, start + self.chunk)
+            for start in range(0, length, count):
+                columns = slice(start, start + count)
+                queries, before = self._queries(head, columns), self.greatest[head, :, columns]
+                yield _Part(
+                    head=head, columns=columns, queries=queries, before=before, greatest=before
+                )
 
-    def _query(self, head: int) -> jax.Array:
-        query = self.q[0].astype(jnp.float32)
-        row = jax.lax.broadcasted_iota(jnp.int32, query.shape, 0)
+    def _queries(self, head: int, columns: slice) -> jax.Array:
+        queries = self.q[0, :, columns].astype(jnp.float32)
+        row = jax.lax.broadcasted_iota(jnp.int32, queries.shape, 0)
         first = head * self.packing.head_dim
         is_own = (row >= first) & (row < first + self.packing.head_dim)
-        return jnp.where(is_own, query, 0.0).astype(self.operands)
+        return jnp.where(is_own, queries, 0.0)
 
-    def _scores(self, queries: list[jax.Array], head: int, keys: slice) -> jax.Array:
-        """Return `[keys, queries]`."""
-        k = self.k[0, keys, :].astype(self.operands)
-        return jnp.dot(k, queries[head], preferred_element_type=jnp.float32)
+    def _write(self, part: _Part, added: jax.Array) -> None:
+        """Add to the results of a part. If its maximum has grown, they shrink."""
+        place = (part.head, slice(None), part.columns)
+        self.greatest[place] = part.greatest
+        shrunk = jnp.exp2(part.before - part.greatest) * self.attended[place]
+        self.attended[place] = shrunk + added
 
-    def _add_chunk(self, scores: jax.Array, head: int, keys: slice) -> None:
-        before = self.greatest[head]
-        now = jnp.maximum(before, scores.max(axis=0, keepdims=True))
-        weights = jnp.exp2(scores - now).astype(self.operands)
-        added = jnp.dot(self._values(head, keys), weights, preferred_element_type=jnp.float32)
-        self.greatest[head] = now
-        self.attended[head] = jnp.exp2(before - now) * self.attended[head] + added
+    def _multiply(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        left, right = left.astype(self.operands), right.astype(self.operands)
+        return jnp.dot(left, right, preferred_element_type=jnp.float32)
 
     def _values(self, head: int, keys: slice) -> jax.Array:
         """Return `[rows, keys]`: the values of a head, and 1 in its spare rows."""
