@@ -7,7 +7,7 @@ there.
 from collections.abc import Callable
 from functools import partial
 from math import log
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from imagefleet.worker.engine.kernels.head_packing import HeadPacking
 from imagefleet.worker.engine.kernels.large_convolution import convolve_large
 from imagefleet.worker.engine.kernels.large_convolution_spec import KernelSpec
 from imagefleet.worker.engine.kernels.packed_attention import attend_packed
-from imagefleet.worker.engine.networks.blocks import gelu_by_tanh
+from imagefleet.worker.engine.networks.blocks import LayerNorm, gelu_by_tanh
 from imagefleet.worker.engine.networks.lora_layers import LoraLayer
 
 Doubles = NDArray[np.float64]
@@ -129,11 +129,11 @@ def test_a_layer_with_packed_heads_is_as_near_to_float64_as_one_without(
             matrices[-1] = matrices[-1] + _double(down) @ _double(up)
             factors = StackedFactors(down=down, up=up)
             setattr(layer, name, LoraLayer(linear, (0,) * 4, factors, jnp.ones((1, 1))))
-    x = _draw(1, 128, channels, seed=5)
+    x, norm = _draw(1, 128, channels, seed=5), cast(LayerNorm, lambda x: x)
     q, k, v = (_double(x) @ matrix for matrix in matrices[:3])
     attended, largest = _attention_in_float64(q, k, v, packing.heads, 40**-0.5)
     assert largest > 200
-    plain = layer.attend_to_itself(x)
+    plain = layer.attend_to_itself(x, norm)
     monkeypatch.setattr(unet_transformer, "find_packing", lambda x, keys, heads: packing)
     # On CPU, XLA has no product of bfloat16 with float32 sums and the axes in this order.
     monkeypatch.setattr(
@@ -143,7 +143,7 @@ def test_a_layer_with_packed_heads_is_as_near_to_float64_as_one_without(
     )
     errors = [
         np.sqrt(np.square(_double(result) - attended @ matrices[3]).mean())
-        for result in (layer.attend_to_itself(x), plain)
+        for result in (layer.attend_to_itself(x, norm), plain)
     ]
     # Queries, keys and values are rounded once each in both.
     assert errors[0] < 1.1 * errors[1]

@@ -19,6 +19,7 @@ from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.kernels.attention_backend import Backend
 from imagefleet.worker.engine.kernels.head_packing import HeadPacking
 from imagefleet.worker.engine.kernels.packed_attention import attend_packed, find_packing
+from imagefleet.worker.engine.networks.blocks import LayerNorm
 from imagefleet.worker.engine.networks.lora_layers import LoraLayer
 from imagefleet.worker.engine.placement.mesh import Placement
 
@@ -72,10 +73,16 @@ def test_the_kernel_is_the_formula(
 
 
 @pytest.mark.parametrize(
-    ("packing", "has_lora"), [(PACKINGS[0], False), (PACKINGS[1], False), (PACKINGS[0], True)]
+    ("packing", "has_lora", "by_kernel"),
+    [
+        (PACKINGS[0], False, False),
+        (PACKINGS[0], False, True),
+        (PACKINGS[1], False, True),
+        (PACKINGS[0], True, True),
+    ],
 )
 def test_a_layer_with_packed_heads_is_the_same_layer(
-    packing: HeadPacking, has_lora: bool, monkeypatch: pytest.MonkeyPatch
+    packing: HeadPacking, has_lora: bool, by_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channels = packing.heads * packing.head_dim
     layer = Attention(channels, channels, packing.heads)
@@ -91,20 +98,23 @@ def test_a_layer_with_packed_heads_is_the_same_layer(
             )
             scales = jnp.array([[0.5], [1.0]])  # of two slots with one row each
             setattr(layer, name, LoraLayer(linear, (0,) * 4, factors, scales))
-    x = _draw(2, 128, channels, seed=5)
-    expected = layer.attend_to_itself(x)
-    np.testing.assert_array_equal(expected, layer(x, layer.project_context(x)))
+    x, norm = _draw(2, 128, channels, seed=5), LayerNorm(channels, 1e-5)
+    norm.scale[...], norm.bias[...] = 1 + 0.1 * _draw(2, channels, seed=7)
+    expected = layer.attend_to_itself(x, norm)
+    itself = layer.project_context(norm(x))
+    np.testing.assert_array_equal(expected, layer(x, norm, itself))
     text = layer.project_context(_draw(2, 77, channels, seed=6))
-    expected_of_text = layer(x, text)
+    expected_of_text = layer(x, norm, text)
     masked = text._replace(mask=jnp.arange(77) < jnp.array([[77], [3]]))
-    expected_of_mask = layer(x, masked)
+    expected_of_mask = layer(x, norm, masked)
     monkeypatch.setattr(transformer, "find_packing", lambda x, keys, heads: packing)
+    monkeypatch.setattr(transformer, "projects_by_kernel", lambda x: by_kernel)
     with pltpu.force_tpu_interpret_mode():
-        result, of_text = layer.attend_to_itself(x), layer(x, text)
+        result, of_text = layer.attend_to_itself(x, norm), layer(x, norm, text)
     np.testing.assert_allclose(result, expected, atol=5e-6)
     np.testing.assert_allclose(of_text, expected_of_text, atol=5e-6)
     # The kernel has no mask.
-    np.testing.assert_array_equal(layer(x, masked), expected_of_mask)
+    np.testing.assert_array_equal(layer(x, norm, masked), expected_of_mask)
 
 
 def test_a_tpu_packs_heads_that_fill_its_lanes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from imagefleet.worker.engine.kernels.feature_map import FeatureMap
 from imagefleet.worker.engine.kernels.feed_forward import add_feed_forward, uses_kernel
 from imagefleet.worker.engine.kernels.feed_forward_spec import FeedForwardWeights
 from imagefleet.worker.engine.kernels.head_packing import HeadPacking
+from imagefleet.worker.engine.kernels.head_projection import project_heads, projects_by_kernel
+from imagefleet.worker.engine.kernels.head_projection_spec import HeadProjection
 from imagefleet.worker.engine.kernels.packed_attention import attend_packed, find_packing
 from imagefleet.worker.engine.networks.blocks import (
     GroupNorm,
@@ -53,54 +55,83 @@ class Attention(nnx.Module):
         """Return keys and values of `context [b, n, d]`."""
         return ContextKV(self.to_k(context), self.to_v(context))
 
-    def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
-        """Map `x [b, h*w, c]` to `[b, h*w, c]`."""
+    def __call__(self, x: jax.Array, norm: LayerNorm, context: ContextKV) -> jax.Array:
+        """Map `x [b, h*w, c]`, which `norm` normalises, to `[b, h*w, c]`."""
         key, value, mask = context
         packing = None
         if mask is None:
             packing = find_packing(x, keys=key.shape[1], heads=self.heads)
         if packing is None:
-            return self.to_out(attention(self.to_q(x), key, value, heads=self.heads, mask=mask))
+            query = self.to_q(norm(x))
+            return self.to_out(attention(query, key, value, heads=self.heads, mask=mask))
+        [queries] = _project(x, norm, [self._to_queries(packing)])
         values = packing.pack_rows(value).mT
-        return self._attend_packed(x, packing.pack_lanes(key), values, packing)
+        attended = attend_packed(queries, packing.pack_lanes(key), values, packing)
+        return _project_out(self.to_out, attended, packing)
 
-    def attend_to_itself(self, x: jax.Array) -> jax.Array:
-        """Map `x [b, h*w, c]` to `[b, h*w, c]` by self-attention."""
+    def attend_to_itself(self, x: jax.Array, norm: LayerNorm) -> jax.Array:
+        """Map `x [b, h*w, c]`, which `norm` normalises, to `[b, h*w, c]` by self-attention."""
         packing = find_packing(x, keys=x.shape[1], heads=self.heads)
         if packing is None:
-            return self(x, self.project_context(x))
-        keys = _project(self.to_k, x, packing.pack_lanes, "bnr")
-        values = _project(self.to_v, x, packing.pack_rows, "brn")
-        return self._attend_packed(x, keys, values, packing)
-
-    def _attend_packed(
-        self, x: jax.Array, keys: jax.Array, values: jax.Array, packing: HeadPacking
-    ) -> jax.Array:
-        queries = _project(self.to_q, x, packing.pack_lanes, "brn", scale=packing.query_scale)
+            normalized = norm(x)
+            key, value, _ = self.project_context(normalized)
+            query = self.to_q(normalized)
+            return self.to_out(attention(query, key, value, heads=self.heads))
+        queries, keys, values = _project(
+            x,
+            norm,
+            [
+                self._to_queries(packing),
+                _Projection(self.to_k, packing.pack_lanes, is_turned=False),
+                _Projection(self.to_v, packing.pack_rows, is_turned=True),
+            ],
+        )
         return _project_out(self.to_out, attend_packed(queries, keys, values, packing), packing)
+
+    def _to_queries(self, packing: HeadPacking) -> "_Projection":
+        scale = packing.query_scale
+        return _Projection(self.to_q, packing.pack_lanes, is_turned=True, scale=scale)
+
+
+class _Projection(NamedTuple):
+    """It is a projection to packed heads."""
+
+    layer: Layer
+    """It has no bias."""
+    pack: Callable[[jax.Array], jax.Array]
+    """It puts the last axis, `heads * head_dim`, into the rows or lanes of the kernel."""
+    is_turned: bool
+    """Whether the result is `[b, r, n]` in place of `[b, n, r]`."""
+    scale: float = 1.0
+    """The result is multiplied with it before the rounding."""
 
 
 def _project(
-    layer: Layer,
-    x: jax.Array,
-    pack: Callable[[jax.Array], jax.Array],
-    order: str,
-    *,
-    scale: float = 1.0,
-) -> jax.Array:
-    """Project `x [b, n, c]` to packed heads, and multiply with `scale` before the rounding.
+    x: jax.Array, norm: LayerNorm, projections: Sequence[_Projection]
+) -> Sequence[jax.Array]:
+    """Normalise `x [b, n, c]` and project it."""
+    layers = [split_layer(each.layer) for each in projections]
+    if projects_by_kernel(x) and all(lora is None for _, lora in layers):
+        by_kernel = [
+            HeadProjection(
+                matrix=each.pack(plain.kernel[...]), is_turned=each.is_turned, scale=each.scale
+            )
+            for each, (plain, _) in zip(projections, layers, strict=True)
+        ]
+        vectors = (norm.scale[...], norm.bias[...])
+        return project_heads(x, vectors, by_kernel, epsilon=norm.epsilon)
+    normalized = norm(x)
+    return [_project_by_xla(normalized, each) for each in projections]
 
-    Args:
-        layer: Without a bias.
-        pack: Puts the last axis, `heads * head_dim`, into the rows or lanes of the kernel.
-        order: Of the axes of the result, `bnr` or `brn`.
-    """
-    plain, lora = split_layer(layer)
-    result = _multiply(f"bnc,cr->{order}", x, pack(plain.kernel[...]))
+
+def _project_by_xla(x: jax.Array, projection: _Projection) -> jax.Array:
+    plain, lora = split_layer(projection.layer)
+    order = "brn" if projection.is_turned else "bnr"
+    result = _multiply(f"bnc,cr->{order}", x, projection.pack(plain.kernel[...]))
     if lora is not None:
         hidden = lora.scale_columns(x @ lora.factors.down)
-        result += _multiply(f"bnk,kr->{order}", hidden, pack(lora.factors.up))
-    return (result * scale).astype(x.dtype)
+        result += _multiply(f"bnk,kr->{order}", hidden, projection.pack(lora.factors.up))
+    return (result * projection.scale).astype(x.dtype)
 
 
 def _project_out(layer: Layer, attended: jax.Array, packing: HeadPacking) -> jax.Array:
@@ -166,8 +197,8 @@ class TransformerBlock(nnx.Module):
 
     def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
         """Map `x [b, h*w, c]` to `[b, h*w, c]`; `context` is from `attn2.project_context`."""
-        x += self.attn1.attend_to_itself(self.norm1(x))
-        x += self.attn2(self.norm2(x), context)
+        x += self.attn1.attend_to_itself(x, self.norm1)
+        x += self.attn2(x, self.norm2, context)
         return self.ff.add_to(x, self.norm3)
 
 
