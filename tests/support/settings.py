@@ -25,8 +25,10 @@ def worker_settings(redis_url: str, folder: Path, **settings: str) -> dict[str, 
 def checkpoint_settings(
     redis_url: str, folder: Path, name: str, shapes: str, **settings: str
 ) -> dict[str, str]:
-    """Return those of a worker that makes images of these shapes, two at once, with the checkpoint
-    of this name in the folder. It keeps its programs in the folder, too."""
+    """Return the settings of a worker that makes images of these shapes, two at once.
+
+    The checkpoint of this name is in `folder`, and the worker keeps its programs there, too.
+    """
     return worker_settings(
         redis_url,
         folder,
