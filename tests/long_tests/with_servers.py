@@ -271,6 +271,12 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
             ["test_a_worker_without_the_lora_leaves_the_job_to_one_that_holds_it"],
         ),
     ],
+    "integration/test_lane_faults.py": [
+        Long(
+            "test_lanes.py moves slots, test_lane_claims.py kills a master",
+            ["test_no_accepted_job_is_lost_or_ends_twice_while_masters_die_and_slots_move"],
+        ),
+    ],
     "integration/test_lanes.py": [
         Long(
             "test_a_slot_that_moves_as_a_whole_takes_its_jobs_along changes the master too",

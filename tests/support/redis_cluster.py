@@ -112,6 +112,13 @@ class RedisCluster:
         master.server.kill()
         return master.server
 
+    def restart(self, server: TcpServer) -> None:
+        """Start a killed server again, and return when it is a replica that has what its master
+        has."""
+        server.__enter__()
+        [node] = [node for node in self._nodes if node.server is server]
+        until(lambda: node.client.role()[0] in (b"slave", "slave") and node.is_in_sync())
+
     def move_slot_of(self, key: str) -> None:
         """Move the slot of a key, as a whole, to another master."""
         slot = key_slot(key.encode())
