@@ -25,11 +25,11 @@ from imagefleet.worker.engine.networks.vae import Vae
 
 _PEAK_SHARES: Final[Mapping[str, PeakShares]] = {
     "v5e": PeakShares(
-        step_of_teraflop=0.38, step_growth=0.125, step_flops=(1.5e12, 13.2e12), decode=0.54
+        step_of_teraflop=0.38, step_growth=0.125, step_flops=(1.5e12, 13.2e12), decode=0.71
     )
 }
 """They are within 9 % of the compiler's estimates for steps of Stable Diffusion 1.4 (one and four
-images) and XL, and for the decoders of 1.4, 2.1 and XL. For other generations, too few steps were
+images) and XL, and for the decoders of 1.4 and XL. For other generations, too few steps were
 compiled in full."""
 
 
