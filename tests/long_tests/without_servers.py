@@ -247,11 +247,21 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
                 "test_a_layer_with_packed_heads_is_the_same_layer[packing1-False-True]",
             ],
         ),
+        Long(
+            "test_each_device_has_tiles_of_its_own",
+            ["test_the_kernel_is_split_over_devices_by_heads"],
+        ),
     ],
     "unit/engine/test_pipeline.py": [
         Long(
             "other tests of the module run eight devices; test_streams.py runs one",
             ["test_an_image_is_the_same_on_any_number_of_devices"],
+        ),
+    ],
+    "unit/engine/test_row_split.py": [
+        Long(
+            "test_layers_compute_the_same_on_devices_that_share_weights",
+            ["test_a_kernel_takes_the_rows_of_its_device"],
         ),
     ],
     "unit/engine/test_prompt_weighting.py": [

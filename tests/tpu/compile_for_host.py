@@ -1,7 +1,7 @@
 """Compile for a TPU host that is not here: `compile_for_host.py WHAT HOST [ARGUMENT]`.
 
-WHAT is `layers`, `wide-heads`, `convolutions`, `transformer`, `memory`, `published-step` with the
-name of a model, `programs` or `stream-programs` with the number of devices a copy,
+WHAT is `layers`, `wide-heads`, `convolutions`, `memory`, `published-step` with the name of a model,
+`transformer`, `programs` or `stream-programs` with the number of devices a copy,
 `programs-with-loras`, which take long prompts too, `known-programs` with the name of a well-known
 checkpoint, or `wrong` with the name of a wrong choice. The output is one line of JSON: for each
 thing that was compiled, the compiler's error or null. libtpu must be installed. It stays loaded, so
@@ -56,6 +56,7 @@ from imagefleet.worker.engine.networks.blocks import (
     conv,
     normalize_and_convolve,
 )
+from imagefleet.worker.engine.networks.row_split import compute_by_rows, compute_together
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
@@ -217,32 +218,48 @@ def _compile_convolution(
     assert kernel in (compiled.as_text() or ""), BY_XLA
 
 
-def transformer(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield a transformer block of SDXL (v6e) or Stable Diffusion 1, with both of its kernels."""
+def transformer(host: str, devices_per_copy: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield a transformer block of SDXL (v6e) or Stable Diffusion 1, with both of its kernels.
+
+    If two devices share the weights, they compute different rows. "heads" is a block whose heads
+    they split, with the kernel for attention.
+    """
+    placement = placement_of(host, model=int(devices_per_copy))
     sizes = (640, 10, 2048) if host.startswith("v6e") else (320, 8, 4096)
-    yield "block", partial(_compile_transformer, *sizes, placement_of(host))
+    run = compute_by_rows if placement.model > 1 else compute_together
+    yield "block", partial(_compile_transformer, *sizes, placement, run, FEED_FORWARD)
+    if placement.model > 1:
+        yield "heads", partial(_compile_transformer, 640, 10, 1024, placement, compute_together, "")
 
 
-def _compile_transformer(channels: int, heads: int, pixels: int, placement: Placement) -> None:
-    """Compile a block for two sequences on each device.
+def _compile_transformer(
+    channels: int,
+    heads: int,
+    pixels: int,
+    placement: Placement,
+    run: Callable[..., jax.Array],
+    kernel: str,
+) -> None:
+    """Compile a block for two sequences on each copy of the weights.
 
     Raises:
-        AssertionError: The program does not have a kernel.
+        AssertionError: The program does not have `kernel`, or no kernel for attention.
     """
     graph, state = nnx.split(nnx.eval_shape(partial(TransformerBlock, channels, 2048, heads)))
     weights = jax.tree.map(
-        lambda weight: jax.ShapeDtypeStruct(weight.shape, BFLOAT16, sharding=placement.replicated),
+        lambda weight: jax.ShapeDtypeStruct(
+            weight.shape, BFLOAT16, sharding=placement.weight_sharding(weight.shape)
+        ),
         nnx.to_pure_dict(state),
     )
 
     def abstract(length: int) -> jax.ShapeDtypeStruct:
-        shape = (2 * placement.mesh.size, length, channels)
+        shape = (2 * placement.data, length, channels)
         return jax.ShapeDtypeStruct(shape, BFLOAT16, sharding=placement.by_slot)
 
     def compute(weights: Any, x: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         layer: Any = nnx.merge(graph, weights)
-        result: jax.Array = layer(x, ContextKV(key, value))
-        return result
+        return run(lambda layer, x, context: layer(x, context), layer, x, ContextKV(key, value))
 
     with jax.set_mesh(placement.mesh):
         lowered = jax.jit(compute).lower(weights, abstract(pixels), abstract(77), abstract(77))
@@ -250,7 +267,7 @@ def _compile_transformer(channels: int, heads: int, pixels: int, placement: Plac
     calls = [line for line in text.splitlines() if "tpu_custom_call" in line]
     # Of self-attention and of cross-attention.
     assert sum(PACKED_ATTENTION in call for call in calls) == 2, BY_XLA
-    assert FEED_FORWARD in text, BY_XLA
+    assert kernel in text, BY_XLA
 
 
 def _compile(lower: Lower) -> None:

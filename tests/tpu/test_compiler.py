@@ -68,7 +68,11 @@ def test_the_convolution_kernels_compile(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["v5e-1", "v6e-1"])
 def test_a_transformer_block_compiles_with_its_kernels(host: str) -> None:
-    assert compile_for(host, "transformer") == {"block": None}
+    assert compile_for(host, "transformer", "1") == {"block": None}
+
+
+def test_devices_that_share_weights_have_the_kernels_too() -> None:
+    assert compile_for("v5e-8", "transformer", "2") == {"block": None, "heads": None}
 
 
 def test_the_step_of_stable_diffusion_compiles() -> None:

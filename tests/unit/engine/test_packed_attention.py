@@ -3,6 +3,10 @@
 Pallas' interpreter runs the kernel here. tests/tpu compiles it.
 """
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -133,5 +137,29 @@ def test_a_tpu_packs_heads_that_fill_its_lanes(monkeypatch: pytest.MonkeyPatch) 
     assert packing_of(1024, 8, 80) is None  # 1,024 lanes for 640 channels
     assert packing_of(256, 8, 160) is None  # wider than 128
     assert packing_of(64, 8, 40) is None  # 64 pixels are no whole block
-    with jax.set_mesh(Placement.of(2, 2).mesh):
-        assert packing_of(4096, 8, 40) is None  # the devices share one copy of the weights
+    with jax.set_mesh(Placement.of(2, 2).mesh):  # two devices share one copy of the weights
+        assert packing_of(4096, 20, 64) == HeadPacking(heads=20, head_dim=64, parts=2)
+        assert packing_of(4096, 8, 40) is None  # 256 lanes for the 160 channels of a device
+        assert packing_of(9216, 5, 64) is None  # five heads cannot be split
+
+
+def test_each_device_has_tiles_of_its_own() -> None:
+    packing = HeadPacking(heads=6, head_dim=64, parts=2)
+    packed = np.asarray(packing.pack_lanes(jnp.arange(1, 385))).reshape(2, 2, 128)
+    for part, numbers in zip(packed, (np.arange(1, 193), np.arange(193, 385)), strict=True):
+        np.testing.assert_array_equal(part.reshape(-1)[:192], numbers)
+        assert not part[1, 64:].any()
+    assert packing.part == HeadPacking(heads=3, head_dim=64)
+
+
+def test_the_kernel_is_split_over_devices_by_heads() -> None:
+    # It runs in its own process. With two threads, one for each device, the interpreter waits for
+    # itself, and JAX has as many threads as there are virtual devices.
+    script = Path(__file__).with_name("flash_on_two_devices.py")
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": os.getcwd()}
+    subprocess.run(
+        [sys.executable, script, "2", "packed"],
+        env={**os.environ, **flags},
+        check=True,
+        timeout=900,
+    )

@@ -4,7 +4,7 @@
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import jax
@@ -33,6 +33,13 @@ class HeadPacking:
 
     heads: int
     head_dim: int
+    parts: int = 1
+    """The heads are split over so many devices, each of which has tiles of its own."""
+
+    @property
+    def part(self) -> "HeadPacking":
+        """Return the places of the heads that one device has."""
+        return replace(self, heads=self.heads // self.parts, parts=1)
 
     @property
     def fills_lanes(self) -> bool:
@@ -54,7 +61,7 @@ class HeadPacking:
     @property
     def tiles(self) -> int:
         """Return how many times 128 lanes the keys need."""
-        return -(-self.heads // self.heads_per_tile)
+        return self.parts * -(-self.heads // self.parts // self.heads_per_tile)
 
     @property
     def lanes(self) -> int:
@@ -78,8 +85,8 @@ class HeadPacking:
     def pack_lanes(self, array: jax.Array) -> jax.Array:
         """Put the last axis, `heads * head_dim`, in the order of the lanes; the others are 0."""
         before = array.shape[:-1]
-        slots = self.tiles * self.heads_per_tile
-        by_head = array.reshape(*before, self.heads, self.head_dim)
+        slots = self.tiles // self.parts * self.heads_per_tile
+        by_head = array.reshape(*before, self.parts, -1, self.head_dim)
         by_tile = _pad(by_head, axis=-2, length=slots).reshape(*before, self.tiles, -1)
         return _pad(by_tile, axis=-1, length=TPU_LANES).reshape(*before, self.lanes)
 

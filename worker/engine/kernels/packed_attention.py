@@ -23,15 +23,18 @@ from imagefleet.worker.engine.placement.mesh import (
     devices_per_copy,
     target_device,
 )
+from imagefleet.worker.engine.placement.rows import compute_on_parts, split_rows
 
 _MAX_KEYS_OF_ODD_BLOCK: Final = TPU_LANES
 """At most this many keys may be one block whose length is no multiple of 128. A text has 77
 keys."""
 
 
-def packing_of(spec: AttentionSpec) -> HeadPacking | None:
-    """Return how a TPU packs the heads of a layer. None means that it does not pack them."""
-    packing = HeadPacking(heads=spec.heads, head_dim=spec.head_dim)
+def packing_of(spec: AttentionSpec, parts: int = 1) -> HeadPacking | None:
+    """Return how `parts` TPUs pack the heads of a layer. None means that they do not pack them."""
+    if spec.heads % parts:
+        return None
+    packing = HeadPacking(heads=spec.heads, head_dim=spec.head_dim, parts=parts)
     has_blocks = spec.queries % TPU_LANES == 0 and (
         spec.keys % TPU_LANES == 0 or spec.keys <= _MAX_KEYS_OF_ODD_BLOCK
     )
@@ -56,16 +59,17 @@ def find_packing(x: jax.Array, *, keys: int, heads: int) -> HeadPacking | None:
         None: the device does not compute this layer in this way.
     """
     _, queries, channels = x.shape
-    if target_device().platform != "tpu" or devices_per_copy() > 1:
+    if target_device().platform != "tpu":
         return None
     head_dim = channels // heads
     return packing_of(
-        AttentionSpec(queries=queries, keys=keys, heads=heads, head_dim=head_dim, dtype=x.dtype)
+        AttentionSpec(queries=queries, keys=keys, heads=heads, head_dim=head_dim, dtype=x.dtype),
+        parts=devices_per_copy(),
     )
 
 
 def attend_packed(q: jax.Array, k: jax.Array, v: jax.Array, packing: HeadPacking) -> jax.Array:
-    """Compute softmax(ln 2 · q kᵀ) v per head, with the images that each device has.
+    """Compute softmax(ln 2 · q kᵀ) v per head, with the images and the heads that each device has.
 
     Args:
         q: `[batch, lanes, n]`: the queries by `pack_lanes`, transposed, times `query_scale`.
@@ -78,5 +82,9 @@ def attend_packed(q: jax.Array, k: jax.Array, v: jax.Array, packing: HeadPacking
     """
     from imagefleet.worker.engine.kernels.packed_attention_kernel import attend_by_kernel
 
-    compute = partial(attend_by_kernel, packing=packing)
-    return compute_on_each_device(compute, q, k, v)
+    compute = partial(attend_by_kernel, packing=packing.part)
+    if packing.parts == 1:
+        return compute_on_each_device(compute, q, k, v)
+    attended = compute_on_parts(compute, q, k, v, axes=(1, 2, 1), result_axis=1)
+    # The next product reads all heads. If XLA split it by heads, it would add up sums in float32.
+    return split_rows(attended)

@@ -17,6 +17,10 @@ from imagefleet.worker.engine.checkpoint.job_loras import LORA, Columns, Stacked
 from imagefleet.worker.engine.kernels.convolution import convolve
 
 
+class SlotScales(nnx.Variable[jax.Array]):
+    """It is the scale of each column of a layer's LoRA in each slot, float32 `[slots, columns]`."""
+
+
 class LoraLayer(nnx.Module):
     """It is a linear layer or a convolution with LoRA beside it."""
 
@@ -36,7 +40,7 @@ class LoraLayer(nnx.Module):
         """
         self.layer = layer
         self.factors = nnx.data(factors)
-        self.scales = nnx.data(scales[:, np.array(columns)])
+        self.scales = SlotScales(scales[:, np.array(columns)])
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map `x [slots * n, …, in]` to `[slots * n, …, out]`. A slot has n adjacent rows."""
@@ -46,7 +50,8 @@ class LoraLayer(nnx.Module):
     def scale_columns(self, hidden: jax.Array) -> jax.Array:
         """Scale each column of `hidden [slots * n, …, columns]`, what `down` makes, as the slot
         wants it."""
-        scales = jnp.repeat(self.scales, len(hidden) // len(self.scales), axis=0)
+        slots = len(self.scales[...])
+        scales = jnp.repeat(self.scales[...], len(hidden) // slots, axis=0)
         scales = scales.reshape(len(hidden), *[1] * (hidden.ndim - 2), -1)
         return (hidden * scales).astype(hidden.dtype)
 

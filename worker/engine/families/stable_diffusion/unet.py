@@ -6,8 +6,8 @@ prediction (epsilon, v or sample: only the scheduler's config says which). Featu
 w, c]`.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,14 @@ from imagefleet.worker.engine.networks.blocks import (
     linear,
     normalize_and_convolve,
 )
+from imagefleet.worker.engine.networks.row_split import (
+    compute_by_rows,
+    compute_together,
+    splits_rows,
+)
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
+
+T = TypeVar("T")
 
 
 class TimeEmbedding(nnx.Module):
@@ -138,14 +145,19 @@ class UpBlock(nnx.Module):
         self.upsampler = None if level == 0 else Upsample(width)
 
     def __call__(
-        self, x: FeatureMap, skips: list[FeatureMap], time: jax.Array, context: BlockContext
+        self, x: FeatureMap, skips: Sequence[FeatureMap], time: jax.Array, context: BlockContext
     ) -> FeatureMap:
-        """Return the output of the block. Its skips are popped from the end of `skips`."""
-        for index, resnet in enumerate(self.resnets):
-            x = resnet(x, time, skip=skips.pop())
+        """Return the output of the block. Each of its layers reads one of `skips`."""
+        for index, (resnet, skip) in enumerate(zip(self.resnets, skips, strict=True)):
+            x = resnet(x, time, skip=skip)
             if self.attentions:
                 x = self.attentions[index](x, context[index])
         return x if self.upsampler is None else self.upsampler(x.values)
+
+
+def _predict(layers: tuple[GroupNorm, nnx.Conv], x: FeatureMap) -> jax.Array:
+    """Return the prediction, by the last two layers of the UNet."""
+    return normalize_and_convolve(*layers, x).values
 
 
 class PromptContext(NamedTuple):
@@ -240,15 +252,28 @@ class UNet(nnx.Module):
         # Down
         contexts = iter(prompt.masked_blocks())
         skips = [FeatureMap(self.conv_in(latents))]
-        for down in self.down_blocks:
-            skips += down(skips[-1], time, next(contexts))
+        for level, down in enumerate(self.down_blocks):
+            skips += self._run(level, DownBlock.__call__, down, skips[-1], time, next(contexts))
         # Middle and up
         x = skips[-1]
         if self.mid_block is not None:
-            x = self.mid_block(x, time, next(contexts))
-        for up in self.up_blocks:
-            x = up(x, skips, time, next(contexts))
-        return normalize_and_convolve(self.conv_norm_out, self.conv_out, x).values
+            x = self._run(-1, MidBlock.__call__, self.mid_block, x, time, next(contexts))
+        for index, up in enumerate(self.up_blocks):
+            taken = [skips.pop() for _ in up.resnets]
+            x = self._run(-1 - index, UpBlock.__call__, up, x, taken, time, next(contexts))
+        return self._run(0, _predict, (self.conv_norm_out, self.conv_out), x)
+
+    def _run(
+        self, level: int, compute: Callable[..., T], layers: Any, x: FeatureMap, *rest: Any
+    ) -> T:
+        """Return what a block computes of the map `x` and the rest.
+
+        Where devices share weights, they compute the finer levels for different rows.
+        """
+        rows, height, width, _ = x.values.shape
+        by_rows = splits_rows(rows, height * width, self.config.block_out_channels[level])
+        run = compute_by_rows if by_rows else compute_together
+        return run(compute, layers, x, *rest)
 
     def _embed_guidance(self, guidance: jax.Array | None, dtype: jnp.dtype) -> jax.Array | None:
         """Return the sinusoids of the guidance scale w + 1 (Luo et al. 2023, section 4.2)."""
