@@ -14,6 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 from imagefleet.worker.engine.kernels import head_projection
 from imagefleet.worker.engine.kernels.head_projection import project_heads, projects_by_kernel
 from imagefleet.worker.engine.kernels.head_projection_spec import HeadProjection
+from imagefleet.worker.engine.placement.mesh import Placement
 
 ROUNDING = 2.0**-8
 
@@ -59,5 +60,7 @@ def test_v5e_uses_the_kernel_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> Non
     assert projects_by_kernel(x)
     assert not projects_by_kernel(jnp.zeros((2, 1024, 640), jnp.bfloat16))
     assert not projects_by_kernel(x.astype(jnp.float32))
+    with jax.set_mesh(Placement.of(2, 2).mesh):
+        assert not projects_by_kernel(x)  # each device would compute all heads
     device.device_kind = "TPU v6 lite"
     assert not projects_by_kernel(x)

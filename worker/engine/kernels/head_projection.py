@@ -13,7 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from imagefleet.worker.engine.kernels.head_projection_spec import HeadProjection
-from imagefleet.worker.engine.placement.mesh import compute_on_each_device, target_device
+from imagefleet.worker.engine.placement.mesh import (
+    compute_on_each_device,
+    devices_per_copy,
+    target_device,
+)
 
 _DEVICES: Final = ("TPU v5 lite", "TPU v5e")
 """Other kinds of devices were not asked."""
@@ -24,7 +28,7 @@ _MAX_CHANNELS: Final = 320
 def projects_by_kernel(x: jax.Array) -> bool:
     """Return whether the device of the program being traced uses the kernel for such pixels."""
     is_asked = target_device().device_kind in _DEVICES and x.shape[-1] <= _MAX_CHANNELS
-    return is_asked and x.dtype == jnp.bfloat16
+    return is_asked and x.dtype == jnp.bfloat16 and devices_per_copy() == 1
 
 
 def project_heads(
