@@ -29,7 +29,7 @@ _PEAK_SHARES: Final[Mapping[str, PeakShares]] = {
     )
 }
 """They are within 9 % of the compiler's estimates for steps of Stable Diffusion 1.4 (one and four
-images) and XL, and for the decoders of 1.4 and XL. For other generations, too few steps were
+images) and XL, and for the decoders of 1.4, 2.1 and XL. For other generations, too few steps were
 compiled in full."""
 
 
