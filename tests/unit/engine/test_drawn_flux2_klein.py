@@ -43,7 +43,8 @@ def test_drawn_configs_are_read_or_refused_with_the_file_that_is_wrong(tmp_path:
         except CheckpointError as error:
             refusals.append(str(error))
         else:
-            assert "euler" in setup.schedulers(4)
+            solver_file = setup.default_scheduler in ("dpmsolver++", "unipc")
+            assert ("euler" in setup.schedulers(4)) is not solver_file
             read += 1
     assert min(read, len(refusals)) > len(SEEDS) // 6
     named = ("transformer", "text_encoder", "vae", "scheduler", "tokenizer", "model_index")

@@ -61,7 +61,8 @@ def test_the_unet_and_each_of_its_blocks_compute_the_same_feature_maps(oracle: O
             outs = unet.down_blocks[level](maps[f"{name}.x"], time, contexts[level])
             outputs |= {f"{name}.out.{index}": out.values for index, out in enumerate(outs)}
             name = f"up_blocks.{level}"
-            skips = [maps[key] for key in sorted(maps) if key.startswith(f"{name}.skip.")]
+            keys = sorted((key for key in maps if key.startswith(f"{name}.skip.")), reverse=True)
+            skips = [maps[key] for key in keys]  # its layers read the latest output first
             context = contexts[levels + 1 + level]
             outputs[f"{name}.out.0"] = unet.up_blocks[level](
                 maps[f"{name}.x"], skips, time, context
