@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from diffusers import AutoencoderKLFlux2, Flux2KleinPipeline, Flux2Transformer2DModel
 from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
@@ -37,6 +36,7 @@ from tools.parity.flow.flux2_klein_case import (
 )
 from tools.parity.flow.flux2_klein_loras import CASES, LAYERS, write_loras
 from tools.parity.known.write import init_image
+from tools.parity.levels import to_levels
 
 _SIZE = (CHANNELS, HEIGHT // PIXELS_PER_TOKEN, WIDTH // PIXELS_PER_TOKEN)
 _BLOCKS = ("transformer_blocks", "single_transformer_blocks")
@@ -187,6 +187,4 @@ def _image(pipeline: Any, guidance: float, *, count: int = 2, **given: Any) -> t
     negatives, _ = pipeline.encode_prompt(call.pop("negative_prompt"))
     call["negative_prompt_embeds"] = negatives
     images = pipeline(guidance_scale=guidance, output_type="np", **call).images
-    if not np.isfinite(images).all():
-        raise ArithmeticError("an image is not finite")
-    return torch.from_numpy((images * 255).round().astype(np.uint8))
+    return torch.from_numpy(to_levels(images))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
@@ -54,6 +53,7 @@ from tools.parity.flow.z_image_case import (
 )
 from tools.parity.flow.z_image_loras import CASES, LAYERS, write_loras
 from tools.parity.known.write import draw, init_image, inpaint_mask
+from tools.parity.levels import to_levels
 
 _SIZE = (CHANNELS, HEIGHT // DOWNSAMPLING, WIDTH // DOWNSAMPLING)
 _BLOCKS = ("noise_refiner", "context_refiner", "layers")
@@ -208,6 +208,4 @@ def _image(pipeline: Any, guidance: float, *, count: int = 2, **given: Any) -> t
         **given,
     }
     images = pipeline(guidance_scale=guidance, output_type="np", **call).images
-    if not np.isfinite(images).all():
-        raise ArithmeticError("an image is not finite")
-    return torch.from_numpy((images * 255).round().astype(np.uint8))
+    return torch.from_numpy(to_levels(images))

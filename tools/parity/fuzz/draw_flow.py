@@ -1,9 +1,11 @@
-"""Draw what the families of flow models share: text encoder, schedule, tokenizer.
+"""Draw what the families of flow models share: kinds of changes, and tables of what may change.
 
 This module needs neither torch nor JAX.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from tools.parity.fuzz.draft import INDEX, REMOVED, SCHEDULER, Draft
@@ -18,6 +20,9 @@ NEGATIVES: Final = (None, None, "", "  ", "blue, the star", LONG_PROMPT)
 """A single blank is left out: it counts as an empty text here, as docs/models.md says."""
 
 Fields = Mapping[str, list[Any]]
+Structures = Sequence[dict[str, Any]]
+"""They are sets of fields that change together."""
+Change = Callable[[Draft], object]
 
 TEXT: Final[Fields] = {
     "rms_norm_eps": [1e-5, 1e-3, REMOVED],
@@ -103,10 +108,84 @@ TOKENIZER: Final[Fields] = {
 }
 
 
+def begin(folder: Path, base: str, seed: int, write_configs: Callable[[Path], None]) -> Draft:
+    """Write the checkpoint to start from into `folder`, which must not exist."""
+    write_configs(folder)
+    return Draft(folder=folder, base=base, random=Random(f"{base} {seed}"), network="all")
+
+
+def change_some(draft: Draft, weighted: Sequence[tuple[Change, int]]) -> None:
+    """Apply up to three kinds of changes, each drawn as often as its weight says."""
+    pick = draft.random.choice
+    kinds = [change for change, weight in weighted for _ in range(weight)]
+    for change in dict.fromkeys(pick(kinds) for _ in range(pick([1, 1, 2, 3]))):
+        change(draft)
+
+
 def edit_one(draft: Draft, file: str, fields: Fields) -> None:
     """Set or remove one of these fields of a file."""
     name = draft.random.choice(sorted(fields))
     draft.edit(file, **{name: draft.random.choice(fields[name])})
+
+
+def change_transformer(draft: Draft, fields: Fields, structures: Structures) -> None:
+    """Change a field of the transformer's config, or its structure."""
+    if draft.random.random() < 0.5:
+        edit_one(draft, TRANSFORMER_FILE, fields)
+    else:
+        draft.edit(TRANSFORMER_FILE, **draft.random.choice(structures))
+
+
+def change_text_encoder(
+    draft: Draft, structures: Structures, *, layers: int, width: str, states: int
+) -> None:
+    """Change a field of the text encoder's config, or its structure.
+
+    Args:
+        layers: Of the text encoder of the checkpoint to start from.
+        width: The transformer's field with the channels that it reads.
+        states: How many hidden states the transformer reads beside each other.
+    """
+    pick = draft.random.choice
+    if draft.random.random() < 0.6:
+        name = pick(sorted(TEXT))
+        value = pick(TEXT[name])
+        if name == "layer_types":
+            value = value * (layers // len(value))
+        draft.edit(TEXT_FILE, **{name: value})
+        return
+    fields = pick(structures)
+    draft.edit(TEXT_FILE, **fields)
+    if "hidden_size" in fields and draft.random.random() < 0.8:
+        draft.edit(TRANSFORMER_FILE, **{width: states * fields["hidden_size"]})
+
+
+def change_vae(draft: Draft, fields: Fields, structures: Structures, *, pixels: int) -> None:
+    """Change a field of the autoencoder's config, or its structure.
+
+    Args:
+        pixels: How many pixels of a latent the transformer reads as channels of one.
+    """
+    if draft.random.random() < 0.5:
+        edit_one(draft, VAE_FILE, fields)
+        return
+    structure = dict(draft.random.choice(structures))
+    for name, block in (("down_block_types", "DownEncoder"), ("up_block_types", "UpDecoder")):
+        if name in structure:
+            structure[name] = [f"{block}Block2D"] * structure[name]
+    draft.edit(VAE_FILE, **structure)
+    if "latent_channels" in structure and draft.random.random() < 0.8:
+        draft.edit(TRANSFORMER_FILE, in_channels=pixels * structure["latent_channels"])
+
+
+def add_loras(
+    draft: Draft, cases: Mapping[str, Mapping[str, float]], write: Callable[[Path], None]
+) -> None:
+    """Merge LoRA of the transformer that the base has."""
+    write(draft.folder)
+    case = draft.random.choice(sorted(cases))
+    draft.loras = [(f"{name}.safetensors", scale) for name, scale in cases[case].items()]
+    draft.note(f"LoRA {case}")
 
 
 def change_scheduler(draft: Draft) -> None:

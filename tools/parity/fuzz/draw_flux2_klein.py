@@ -4,31 +4,33 @@ Input: a folder and a seed. Output: the files of a checkpoint there, but for its
 diffusers' side draws for the networks that it builds. This module needs neither torch nor JAX.
 """
 
+from functools import partial
 from pathlib import Path
-from random import Random
-from typing import Any, Final
+from typing import Final
 
-from tools.parity.flow.flux2_klein_case import PROMPTS, Variant, write_configs
+from tools.parity.flow.flux2_klein_case import PROMPTS, write_configs
 from tools.parity.flow.flux2_klein_loras import CASES, write_loras
 from tools.parity.fuzz.draft import INDEX, REMOVED, Draft, Job
 from tools.parity.fuzz.draw_flow import (
     NEGATIVES,
     ODD_PROMPTS,
-    TEXT,
-    TEXT_FILE,
-    TRANSFORMER_FILE,
-    VAE_FILE,
+    Change,
     Fields,
+    Structures,
+    add_loras,
+    begin,
     change_scheduler,
+    change_some,
+    change_text_encoder,
     change_tokenizer,
+    change_transformer,
+    change_vae,
     edit_one,
 )
 
 BASE: Final = "flux2_klein"
-_LAYERS: Final = 28
-"""The text encoder of the checkpoint to start from has this many layers."""
 
-TRANSFORMERS: Final[list[dict[str, Any]]] = [
+TRANSFORMERS: Final[Structures] = [
     {"num_attention_heads": 4, "attention_head_dim": 8, "axes_dims_rope": [2, 2, 2, 2]},
     {"num_attention_heads": 1, "attention_head_dim": 32, "axes_dims_rope": [8, 8, 8, 8]},
     {"num_attention_heads": 3},
@@ -66,7 +68,7 @@ TRANSFORMER: Final[Fields] = {
     "_diffusers_version": ["0.36.0"],
     "unknown_field": [1],
 }
-TEXTS: Final[list[dict[str, Any]]] = [
+TEXTS: Final[Structures] = [
     {"num_hidden_layers": 27},
     {"num_hidden_layers": 26},
     {"num_hidden_layers": 30},
@@ -82,7 +84,7 @@ TEXTS: Final[list[dict[str, Any]]] = [
     {"vocab_size": 700},
     {"hidden_size": 24},
 ]
-VAES: Final[list[dict[str, Any]]] = [
+VAES: Final[Structures] = [
     {"block_out_channels": [8, 16], "down_block_types": 2, "up_block_types": 2},
     {"block_out_channels": [8, 8, 8, 8], "down_block_types": 4, "up_block_types": 4},
     {"block_out_channels": [8, 8, 8]},
@@ -132,14 +134,10 @@ CLASSES: Final[Fields] = {
 
 def draw_flux2_klein(folder: Path, seed: int) -> Draft:
     """Write the checkpoint of a seed into `folder`, which must not exist."""
-    random = Random(f"{BASE} {seed}")
-    write_configs(folder, Variant())
-    draft = Draft(folder=folder, base=BASE, random=random, network="all")
-    if random.random() < 0.3:
+    draft = begin(folder, BASE, seed, write_configs)
+    if draft.random.random() < 0.3:
         draft.edit(INDEX, is_distilled=True)
-    kinds = [change for change, weight in _CHANGES for _ in range(weight)]
-    for change in dict.fromkeys(random.choice(kinds) for _ in range(random.choice([1, 1, 2, 3]))):
-        change(draft)
+    change_some(draft, _CHANGES)
     draft.job = _draw_job(draft)
     return draft
 
@@ -157,60 +155,16 @@ def _draw_job(draft: Draft) -> Job:
     )
 
 
-def _change_transformer(draft: Draft) -> None:
-    if draft.random.random() < 0.5:
-        edit_one(draft, TRANSFORMER_FILE, TRANSFORMER)
-    else:
-        draft.edit(TRANSFORMER_FILE, **draft.random.choice(TRANSFORMERS))
-
-
-def _change_text_encoder(draft: Draft) -> None:
-    pick = draft.random.choice
-    if draft.random.random() < 0.6:
-        name = pick(sorted(TEXT))
-        value = pick(TEXT[name])
-        if name == "layer_types":  # those of Z-Image are for four layers
-            value = value * (_LAYERS // len(value))
-        draft.edit(TEXT_FILE, **{name: value})
-        return
-    fields = pick(TEXTS)
-    draft.edit(TEXT_FILE, **fields)
-    if "hidden_size" in fields and draft.random.random() < 0.8:
-        draft.edit(TRANSFORMER_FILE, joint_attention_dim=3 * fields["hidden_size"])
-
-
-def _change_vae(draft: Draft) -> None:
-    if draft.random.random() < 0.5:
-        edit_one(draft, VAE_FILE, VAE)
-        return
-    fields = dict(draft.random.choice(VAES))
-    for name, block in (("down_block_types", "DownEncoder"), ("up_block_types", "UpDecoder")):
-        if name in fields:
-            fields[name] = [f"{block}Block2D"] * fields[name]
-    draft.edit(VAE_FILE, **fields)
-    if "latent_channels" in fields and draft.random.random() < 0.8:
-        draft.edit(TRANSFORMER_FILE, in_channels=4 * fields["latent_channels"])
-
-
-def _change_index(draft: Draft) -> None:
-    edit_one(draft, INDEX, CLASSES)
-
-
-def _add_loras(draft: Draft) -> None:
-    """Merge LoRA of the transformer that the base has."""
-    write_loras(draft.folder)
-    case = draft.random.choice(sorted(CASES))
-    draft.loras = [(f"{name}.safetensors", scale) for name, scale in CASES[case].items()]
-    draft.note(f"LoRA {case}")
-
-
-_CHANGES: Final = (
-    (_change_transformer, 24),
+_change_text_encoder = partial(
+    change_text_encoder, structures=TEXTS, layers=28, width="joint_attention_dim", states=3
+)
+_CHANGES: Final[tuple[tuple[Change, int], ...]] = (
+    (partial(change_transformer, fields=TRANSFORMER, structures=TRANSFORMERS), 24),
     (_change_text_encoder, 16),
-    (_change_vae, 16),
+    (partial(change_vae, fields=VAE, structures=VAES, pixels=4), 16),
     (change_scheduler, 26),
     (change_tokenizer, 8),
-    (_change_index, 8),
-    (_add_loras, 8),
+    (partial(edit_one, file=INDEX, fields=CLASSES), 8),
+    (partial(add_loras, cases=CASES, write=write_loras), 8),
 )
 """Kinds of changes and how often each is drawn."""

@@ -5,30 +5,34 @@ diffusers' side draws for the networks that it builds. Layouts and damages of we
 for Stable Diffusion, since the same code reads them. This module needs neither torch nor JAX.
 """
 
+from functools import partial
 from pathlib import Path
-from random import Random
-from typing import Any, Final
+from typing import Final
 
-from tools.parity.flow.z_image_case import PROMPTS, Variant, write_configs
+from tools.parity.flow.z_image_case import PROMPTS, write_configs
 from tools.parity.flow.z_image_loras import CASES, write_loras
 from tools.parity.fuzz.draft import INDEX, REMOVED, Draft, Job
 from tools.parity.fuzz.draw_flow import (
     NEGATIVES,
     ODD_PROMPTS,
-    TEXT,
-    TEXT_FILE,
-    TRANSFORMER_FILE,
-    VAE_FILE,
+    Change,
     Fields,
+    Structures,
+    add_loras,
+    begin,
     change_scheduler,
+    change_some,
+    change_text_encoder,
     change_tokenizer,
+    change_transformer,
+    change_vae,
     edit_one,
 )
 
 BASE: Final = "z_image"
 _PROMPTS: Final = (*PROMPTS, *ODD_PROMPTS)
 
-TRANSFORMERS: Final[list[dict[str, Any]]] = [
+TRANSFORMERS: Final[Structures] = [
     {"n_heads": 4, "n_kv_heads": 4, "axes_dims": [2, 2, 4]},
     {"n_heads": 1, "n_kv_heads": 1, "axes_dims": [8, 12, 12]},
     {"dim": 48, "axes_dims": [8, 8, 8]},
@@ -60,7 +64,7 @@ TRANSFORMER: Final[Fields] = {
     "_diffusers_version": ["0.36.0"],
     "unknown_field": [1],
 }
-TEXTS: Final[list[dict[str, Any]]] = [
+TEXTS: Final[Structures] = [
     {"num_hidden_layers": 2},
     {"num_hidden_layers": 1},
     {"num_hidden_layers": 6},
@@ -76,7 +80,7 @@ TEXTS: Final[list[dict[str, Any]]] = [
     {"vocab_size": 700},
     {"hidden_size": 32},
 ]
-VAES: Final[list[dict[str, Any]]] = [
+VAES: Final[Structures] = [
     {"block_out_channels": [8, 16], "down_block_types": 2, "up_block_types": 2},
     {"block_out_channels": [8, 8, 8, 8], "down_block_types": 4, "up_block_types": 4},
     {"layers_per_block": 2},
@@ -115,12 +119,8 @@ CLASSES: Final[Fields] = {
 
 def draw_z_image(folder: Path, seed: int) -> Draft:
     """Write the checkpoint of a seed into `folder`, which must not exist."""
-    random = Random(f"{BASE} {seed}")
-    write_configs(folder, Variant())
-    draft = Draft(folder=folder, base=BASE, random=random, network="all")
-    kinds = [change for change, weight in _CHANGES for _ in range(weight)]
-    for change in dict.fromkeys(random.choice(kinds) for _ in range(random.choice([1, 1, 2, 3]))):
-        change(draft)
+    draft = begin(folder, BASE, seed, write_configs)
+    change_some(draft, _CHANGES)
     draft.job = _draw_job(draft)
     return draft
 
@@ -144,55 +144,16 @@ def _draw_job(draft: Draft) -> Job:
     )
 
 
-def _change_transformer(draft: Draft) -> None:
-    if draft.random.random() < 0.5:
-        edit_one(draft, TRANSFORMER_FILE, TRANSFORMER)
-    else:
-        draft.edit(TRANSFORMER_FILE, **draft.random.choice(TRANSFORMERS))
-
-
-def _change_text_encoder(draft: Draft) -> None:
-    if draft.random.random() < 0.6:
-        edit_one(draft, TEXT_FILE, TEXT)
-        return
-    fields = draft.random.choice(TEXTS)
-    draft.edit(TEXT_FILE, **fields)
-    if "hidden_size" in fields and draft.random.random() < 0.8:
-        draft.edit(TRANSFORMER_FILE, cap_feat_dim=fields["hidden_size"])
-
-
-def _change_vae(draft: Draft) -> None:
-    if draft.random.random() < 0.5:
-        edit_one(draft, VAE_FILE, VAE)
-        return
-    fields = dict(draft.random.choice(VAES))
-    for name, block in (("down_block_types", "DownEncoder"), ("up_block_types", "UpDecoder")):
-        if name in fields:
-            fields[name] = [f"{block}Block2D"] * fields[name]
-    draft.edit(VAE_FILE, **fields)
-    if "latent_channels" in fields and draft.random.random() < 0.8:
-        draft.edit(TRANSFORMER_FILE, in_channels=fields["latent_channels"])
-
-
-def _change_index(draft: Draft) -> None:
-    edit_one(draft, INDEX, CLASSES)
-
-
-def _add_loras(draft: Draft) -> None:
-    """Merge LoRA of the transformer that the base has."""
-    write_loras(draft.folder)
-    case = draft.random.choice(sorted(CASES))
-    draft.loras = [(f"{name}.safetensors", scale) for name, scale in CASES[case].items()]
-    draft.note(f"LoRA {case}")
-
-
-_CHANGES: Final = (
-    (_change_transformer, 20),
+_change_text_encoder = partial(
+    change_text_encoder, structures=TEXTS, layers=4, width="cap_feat_dim", states=1
+)
+_CHANGES: Final[tuple[tuple[Change, int], ...]] = (
+    (partial(change_transformer, fields=TRANSFORMER, structures=TRANSFORMERS), 20),
     (_change_text_encoder, 20),
-    (_change_vae, 14),
+    (partial(change_vae, fields=VAE, structures=VAES, pixels=1), 14),
     (change_scheduler, 30),
     (change_tokenizer, 10),
-    (_change_index, 6),
-    (_add_loras, 6),
+    (partial(edit_one, file=INDEX, fields=CLASSES), 6),
+    (partial(add_loras, cases=CASES, write=write_loras), 6),
 )
 """Kinds of changes and how often each is drawn."""

@@ -13,6 +13,7 @@ from diffusers import DiffusionPipeline, Flux2KleinPipeline
 from diffusers.pipelines.flux2 import pipeline_flux2_klein
 
 from tools.parity.fuzz.flow_truth import choose_scheduler, draw_weights, merge_loras, ours_noise
+from tools.parity.levels import to_levels
 
 _PIPELINES: Final = (pipeline_flux2_klein,)
 
@@ -47,6 +48,4 @@ def generate(description: dict[str, Any]) -> np.ndarray[Any, Any]:
             output_type="np",
             **options,
         ).images
-    if not np.isfinite(images).all():
-        raise ArithmeticError("the images are not finite")
-    return (images * 255).round().astype(np.uint8)
+    return to_levels(images)

@@ -25,6 +25,7 @@ from tools.parity.fuzz import flux2_klein_truth, z_image_truth
 from tools.parity.fuzz.draft import noise
 from tools.parity.fuzz.draw_flux2_klein import BASE as FLUX2_KLEIN
 from tools.parity.fuzz.draw_z_image import BASE as Z_IMAGE
+from tools.parity.levels import to_levels
 from tools.parity.samplers import ALL_SAMPLERS, MODULES_WITH_NOISE
 from tools.parity.serve_truth import first_line, serve
 
@@ -67,9 +68,7 @@ def generate(description: dict[str, Any]) -> np.ndarray[Any, Any]:
             output_type="np",
             **options,
         ).images
-    if not np.isfinite(images).all():
-        raise ArithmeticError("the images are not finite")
-    return (images * 255).round().astype(np.uint8)
+    return to_levels(images)
 
 
 def load(folder: Path, single_file: str | None) -> DiffusionPipeline:

@@ -24,6 +24,7 @@ from PIL import Image
 
 from tools.parity.fuzz.flow_truth import choose_scheduler, draw_weights, merge_loras, ours_noise
 from tools.parity.known.write import init_image, inpaint_mask
+from tools.parity.levels import to_levels
 
 _PIPELINES: Final = (pipeline_z_image, pipeline_z_image_img2img, pipeline_z_image_inpaint)
 
@@ -64,6 +65,4 @@ def generate(description: dict[str, Any]) -> np.ndarray[Any, Any]:
             output_type="np",
             **options,
         ).images
-    if not np.isfinite(images).all():
-        raise ArithmeticError("the images are not finite")
-    return (images * 255).round().astype(np.uint8)
+    return to_levels(images)

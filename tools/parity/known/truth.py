@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from diffusers import AutoencoderKL, DiffusionPipeline, UNet2DConditionModel
 from diffusers.loaders import single_file_utils
@@ -35,6 +34,7 @@ from tools.parity.known.write import (
     write_configs,
     write_weights,
 )
+from tools.parity.levels import to_levels
 
 PROMPT, NEGATIVE = "a red circle on blue", "blue"
 STEPS, GUIDANCE, SIDE, TIMESTEP = 3, 3.0, 64, 500.0
@@ -80,9 +80,7 @@ def _answers(folder: Path, checkpoint: KnownCheckpoint) -> tuple[Tensors, dict[s
 
 def _image(pipeline: Any, **parameters: Any) -> torch.Tensor:
     images = _generate(pipeline, "np", **parameters)
-    if not np.isfinite(images).all():
-        raise ArithmeticError("the image is not finite")
-    return torch.from_numpy((images * 255).round().astype(np.uint8)).contiguous()
+    return torch.from_numpy(to_levels(images)).contiguous()
 
 
 def _record_unet(pipeline: Any) -> list[torch.Tensor]:

@@ -23,6 +23,7 @@ from tools.parity.fuzz.truth import choose_scheduler, replaced_noise
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.truth import weight_shapes
 from tools.parity.known.write import write_configs, write_weights
+from tools.parity.levels import to_levels
 from tools.parity.pictures.draw import TOKEN, draw_image, draw_mask, takes_image
 from tools.parity.serve_truth import first_line, serve
 
@@ -67,9 +68,7 @@ class Painter:
             pipeline.unload_lora_weights()
         with given_noise(pipeline, noise):
             images = pipeline(**self._arguments(job), output_type="np").images
-        if not np.isfinite(images).all():
-            raise ArithmeticError("the image is not finite")
-        return (images[0] * 255).round().astype(np.uint8)
+        return to_levels(images)[0]
 
     def _arguments(self, job: dict[str, Any]) -> dict[str, Any]:
         names = ("negative_prompt", "num_inference_steps", "guidance_scale")
