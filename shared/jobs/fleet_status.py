@@ -1,7 +1,7 @@
 """Read how a fleet is: its workers, its queues, and what else waits in Redis."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
@@ -240,11 +240,10 @@ def _waiting_lists(lane: Lane) -> Iterator[_List]:
 
 
 def _sum_counts(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+    total = Counter[str]()
     for counts in parts:
-        for name, number in counts.items():
-            total[name] = total.get(name, 0) + number
-    return total
+        total.update(counts)
+    return dict(total)
 
 
 def _age(submitted_at: str, now: float) -> float | None:

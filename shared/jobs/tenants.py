@@ -4,6 +4,7 @@ All of it is in Redis, so one command changes it for every worker and producer a
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
@@ -88,15 +89,14 @@ class Tenants:
             texts, limit_texts = read_ignoring_wrong_types(pipe)
         weights = _parse_each("weight", texts or {}, _parse_weight)
         limits = _parse_each("limit", limit_texts or {}, parse_count)
-        waiting: dict[str, int] = {}
+        waiting = Counter[str]()
         for lane in self._lanes:
-            for tenant, jobs in _count_waiting(lane).items():
-                waiting[tenant] = waiting.get(tenant, 0) + jobs
+            waiting.update(_count_waiting(lane))
         waiting[ALL_TENANTS] = sum(waiting.values())
         return [
             TenantStatus(
                 tenant=tenant,
-                waiting=waiting.get(tenant, 0),
+                waiting=waiting[tenant],
                 weight=weights.get(tenant, 1.0),
                 limit=limits.get(tenant),
             )
