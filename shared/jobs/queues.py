@@ -77,6 +77,11 @@ def list_key(queue: str, priority: int) -> str:
     return f"{queue}{_SEPARATOR}{step}" if step else queue
 
 
+def queue_of_list(key: str) -> str:
+    """Return the queue whose messages of one priority are in the Redis list `key`."""
+    return key.partition(_SEPARATOR)[0]
+
+
 def lists_of(namespace: str, request: JobRequest) -> list[str]:
     """Return the keys of the Redis lists in which a job may wait at its priority level.
 

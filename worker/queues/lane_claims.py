@@ -13,6 +13,7 @@ from typing import Any, Final
 import redis
 
 from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.jobs.queues import queue_of_compile_key, queue_of_list
 from imagefleet.shared.process.backoff import backoff_s
 from imagefleet.shared.redis_client.lanes import Lane
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup, tag_number
@@ -22,16 +23,17 @@ log = logging.getLogger(__name__)
 
 _MIN_PAUSE_S: Final = 1.0
 _MAX_PAUSE_S: Final = 60.0
-"""A lane whose server does not answer is asked again after these pauses: a try may take 5 s, in
-which the other lanes wait."""
+"""A lane whose server does not answer is asked again after pauses between half of the first and the
+second: a try may take 5 s, in which the other lanes wait."""
 
 
 @dataclass(kw_only=True)
 class _Outage:
     """A lane is not asked before this time (monotonic), after so many failed claims in a row."""
 
-    failures: int = 0
-    ends_at: float = float("-inf")
+    error: redis.RedisError | LeaseLost
+    failures: int
+    ends_at: float
 
 
 class LaneClaims:
@@ -49,7 +51,7 @@ class LaneClaims:
         self.parts: Final = tuple(make(lane) for lane in lanes)
         self.worker: Final = self.parts[0].worker
         self._namespaces = [lane.namespace for lane in lanes]
-        self._outages = [_Outage() for _ in lanes]
+        self._outages: dict[int, _Outage] = {}
         self._next = 0
 
     def of(self, tag: str) -> Claims:
@@ -72,14 +74,13 @@ class LaneClaims:
         those of `Claims.claim`.
 
         Raises:
-            LeaseLost, redis.RedisError: no lane could be asked, and this is the error of the last.
+            LeaseLost, redis.RedisError: no lane answers, and this is the error of one.
         """
         claimed: list[Claimed] = []
-        error: Exception | None = None
-        any_answer, first = False, self._next
+        first = self._next
         for step in range(len(self.parts)):
             number = (first + step) % len(self.parts)
-            if time.monotonic() < self._outages[number].ends_at:
+            if self._is_paused(number):
                 continue
             images = sum(message.images for message in claimed)
             if images >= wanted_images or len(claimed) >= max_messages:
@@ -91,22 +92,26 @@ class LaneClaims:
                     max_messages=max_messages - len(claimed),
                     suspect_from=suspect_from,
                     ignored_tags=ignored_tags,
-                    holds_others=bool(claimed) or self._holds_beside(number, ignored_tags),
+                    holds_others=not self.held_tags() <= set(ignored_tags),
                     **options,
                 )
             except (redis.RedisError, LeaseLost) as failure:
-                error = failure
                 self._note_failure(number, failure)
                 continue
-            any_answer, self._outages[number] = True, _Outage()
+            self._outages.pop(number, None)
             if found:
                 claimed += found
                 self._next = (number + 1) % len(self.parts)
             if any(message.deliveries >= suspect_from for message in found):
                 break  # it runs alone
-        if error is not None and not any_answer:
-            raise error
+        if len(self._outages) == len(self.parts):
+            raise max(self._outages.values(), key=lambda outage: outage.ends_at).error
         return claimed
+
+    def _is_paused(self, number: int) -> bool:
+        """Return whether a lane is left out now. The only lane never is: no other would wait."""
+        outage = self._outages.get(number)
+        return outage is not None and len(self.parts) > 1 and time.monotonic() < outage.ends_at
 
     def _groups_of(
         self, number: int, groups: Sequence[QueueGroup], claimed: Sequence[Claimed]
@@ -122,18 +127,12 @@ class LaneClaims:
             if not claimed or group.name in wanted
         ]
 
-    def _holds_beside(self, number: int, ignored_tags: Collection[str]) -> bool:
-        """Return whether the worker holds messages of other lanes than this one."""
-        ignored = set(ignored_tags)
-        return any(
-            not part.held_tags() <= ignored for at, part in enumerate(self.parts) if at != number
-        )
-
-    def _note_failure(self, number: int, failure: Exception) -> None:
-        outage = self._outages[number]
-        pause_s = backoff_s(outage.failures, min_s=_MIN_PAUSE_S, max_s=_MAX_PAUSE_S)
+    def _note_failure(self, number: int, failure: redis.RedisError | LeaseLost) -> None:
+        outage = self._outages.get(number)
+        failures = 0 if outage is None else outage.failures
+        pause_s = backoff_s(failures, min_s=_MIN_PAUSE_S, max_s=_MAX_PAUSE_S)
         self._outages[number] = _Outage(
-            failures=outage.failures + 1, ends_at=time.monotonic() + pause_s
+            error=failure, failures=failures + 1, ends_at=time.monotonic() + pause_s
         )
         log.warning("claiming in lane %d failed, again in %.1f s: %s", number, pause_s, failure)
 
@@ -144,7 +143,5 @@ class LaneClaims:
 
 def _base_queue(list_key: str) -> str:
     """Return the queue of a list behind its namespace, without priority, tenant and LoRA."""
-    queue = list_key[list_key.index(".") :]
-    for end in ("\x06", "@", "&"):
-        queue = queue.partition(end)[0]
-    return queue
+    queue = queue_of_compile_key(queue_of_list(list_key))
+    return queue[queue.index(".") :]
