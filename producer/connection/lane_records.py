@@ -6,7 +6,8 @@ A fleet on one server has one lane. This module reads no images and makes no job
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from operator import itemgetter
+from typing import Final
 
 from imagefleet.shared.errors import UnreadableRecord
 from imagefleet.shared.jobs.cancel import cancel
@@ -20,8 +21,6 @@ from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.redis_client.lanes import Lane, Lanes, lane_number
 
 log = logging.getLogger(__name__)
-
-Job = TypeVar("Job")
 
 
 class LaneRecords:
@@ -74,7 +73,7 @@ class LaneRecords:
             return is_new
 
         try:
-            return self.lanes.answer_each(jobs, _id_of, accept)
+            return self.lanes.answer_each(jobs, itemgetter(0), accept)
         except Exception:
             if accepted:
                 log.warning("these jobs of a failed call are accepted: %s", ", ".join(accepted))
@@ -117,7 +116,3 @@ class LaneRecords:
         if following:
             return following * len(self.lanes) + number, ids
         return (number + 1) % len(self.lanes), ids
-
-
-def _id_of(job: tuple[str, Job]) -> str:
-    return job[0]

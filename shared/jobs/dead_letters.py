@@ -160,10 +160,6 @@ class DeadLetters:
             letter for id, text in zip(ids, texts, strict=False) if (letter := _parse(id, text))
         ]
 
-    def ids(self) -> list[str]:
-        """Return the ids of all letters, the latest first."""
-        return [letter_id for letter_id, _ in self.times()]
-
     def times(self) -> list[tuple[str, float]]:
         """Return the id of each letter and when it was added, the latest first."""
         times: list[tuple[str, float]] | None = read_key(
@@ -175,10 +171,6 @@ class DeadLetters:
         """Return the letter with this id; None if there is none, or it is damaged."""
         text = read_key(self._redis, lambda pipe: pipe.hget(self._keys[1], letter_id))
         return _parse(letter_id, text)
-
-    def lookup(self, names: Iterable[str]) -> list[DeadLetter | UnknownJob]:
-        """Return the letters with these ids or job ids; see `letters_of`."""
-        return letters_of(self.read(), names)
 
     def redrive(self, letter: DeadLetter) -> State:
         """Send a letter through the fleet once more, with new counts. Return its job's new state.

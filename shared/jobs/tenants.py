@@ -5,7 +5,7 @@ All of it is in Redis, so one command changes it for every worker and producer a
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from imagefleet.shared.errors import InvalidRequest
@@ -14,7 +14,7 @@ from imagefleet.shared.jobs.model import Model, check_name, parse_count
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, tenant_of
 from imagefleet.shared.jobs.redis_keys import known_queues_key, limits_key, weights_key
 from imagefleet.shared.redis_client.lanes import Lane, Lanes
-from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types, read_key
+from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
 from imagefleet.shared.text.printable import printable
 
 log = logging.getLogger(__name__)
@@ -82,16 +82,18 @@ class Tenants:
 
     def statuses(self) -> list[TenantStatus]:
         """Return `*` first, then each tenant with waiting jobs, a weight or a limit, by name."""
-        first = self._lanes.first
-        with first.client.pipeline(transaction=False) as pipe:
-            pipe.hgetall(weights_key(first.namespace))
-            pipe.hgetall(limits_key(first.namespace))
-            texts, limit_texts = read_ignoring_wrong_types(pipe)
+        tables, waiting = [], Counter[str]()
+        for lane in self._lanes:
+            with lane.client.pipeline(transaction=False) as pipe:
+                pipe.hgetall(weights_key(lane.namespace))
+                pipe.hgetall(limits_key(lane.namespace))
+                pipe.smembers(known_queues_key(lane.namespace))
+                *tables_here, queues = read_ignoring_wrong_types(pipe)
+            tables.append(tables_here)
+            waiting.update(_count_waiting(lane, sorted(queues or ())))
+        texts, limit_texts = tables[0]  # all lanes have the same
         weights = _parse_each("weight", texts or {}, _parse_weight)
         limits = _parse_each("limit", limit_texts or {}, parse_count)
-        waiting = Counter[str]()
-        for lane in self._lanes:
-            waiting.update(_count_waiting(lane))
         waiting[ALL_TENANTS] = sum(waiting.values())
         return [
             TenantStatus(
@@ -104,10 +106,8 @@ class Tenants:
         ]
 
 
-def _count_waiting(lane: Lane) -> dict[str, int]:
+def _count_waiting(lane: Lane, queues: Sequence[str]) -> dict[str, int]:
     """Return the jobs of each tenant in the queues of one lane."""
-    known = known_queues_key(lane.namespace)
-    queues = sorted(read_key(lane.client, lambda pipe: pipe.smembers(known)) or ())
     with lane.client.pipeline(transaction=False) as pipe:
         for queue in queues:
             for level in PRIORITY_STEPS:

@@ -78,9 +78,8 @@ class Acknowledgement:
 
     def add_to(self, keys: list[str], args: list[str | int]) -> None:
         """Add what transition.lua needs to the keys and arguments of a call without a claim."""
-        stored_in = (
-            self.result_key if self.result else self.claims
-        )  # a cluster gets no key of another slot
+        # A cluster gets no key of another slot.
+        stored_in = self.result_key if self.result else self.claims
         keys[_CLAIM_KEYS_AT:_CLAIM_KEYS_AT] = [self.claims, self.deliveries, stored_in]
         at = slice(_ACKNOWLEDGEMENT_AT, _ACKNOWLEDGEMENT_AT + len(_NO_ACKNOWLEDGEMENT))
         args[at] = [self.tag, self.result, self.keep_result_s]

@@ -7,7 +7,7 @@ import redis
 
 from imagefleet.shared.errors import MessageRejected, UnknownJob
 from imagefleet.shared.jobs.celery_message import RECORDED, job_message
-from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
+from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters, letters_of
 from imagefleet.shared.jobs.model import JobError, State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
@@ -54,8 +54,8 @@ def test_adding_the_same_message_twice_makes_one_letter(letters: DeadLetters) ->
 
 def test_letters_are_found_by_their_id_and_by_their_job_id(letters: DeadLetters) -> None:
     letter = _add(letters, '{"headers": {"id": "j1"}}')
-    assert letters.lookup([letter.id, "j1"]) == [letter]
-    missing, found = letters.lookup(["j2", "j1"])
+    assert letters_of(letters.read(), [letter.id, "j1"]) == [letter]
+    missing, found = letters_of(letters.read(), ["j2", "j1"])
     assert isinstance(missing, UnknownJob)
     assert "'j2'" in str(missing)
     assert found == letter
