@@ -187,7 +187,7 @@ def initial_mix(
     if spec.input_latents is not None:
         return table.input_scale, 0.0
     init_image = spec.init_image
-    if init_image is None or image_input in (ImageInput.EDITED, ImageInput.REFERENCE):
+    if init_image is None or image_input.is_whole:
         return 0.0, table.init_noise_sigma
     if init_image.mask_levels is not None and init_image.strength == 1:
         return 0.0, table.init_noise_sigma

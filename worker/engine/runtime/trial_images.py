@@ -7,6 +7,7 @@ NaN or infinity of it.
 from dataclasses import replace
 from typing import Final
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,15 +52,19 @@ def require_finite_chart(init_latents: InitLatents, shape: Shape) -> NDArray[np.
     Raises:
         CheckpointError: they contain NaN or infinity.
     """
-    latents: NDArray[np.float32] = np.asarray(init_latents.latents)[0]
-    require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
-    return latents
+    return _require_finite_slot(init_latents.latents, "the autoencoder's encoder", shape)
 
 
 def require_finite_latents(state: SamplerState, shape: Shape) -> None:
     """Wait for a step, and refuse the checkpoint if the latents of slot 0 are not finite."""
-    latents = np.asarray(state.latents)[0]
-    require_finite(bool(np.isfinite(latents).all()), DENOISING_PARTS, shape)
+    _require_finite_slot(state.latents, DENOISING_PARTS, shape)
+
+
+def _require_finite_slot(latents: jax.Array, parts: str, shape: Shape) -> NDArray[np.float32]:
+    """Wait for the latents of slot 0, and return them if they are finite."""
+    first: NDArray[np.float32] = np.asarray(latents)[0]
+    require_finite(bool(np.isfinite(first).all()), parts, shape)
+    return first
 
 
 def specs_of_other_steps(

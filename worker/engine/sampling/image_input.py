@@ -13,10 +13,14 @@ class ImageInput(Enum):
     EDITED = "an image to edit"
     """instruct-pix2pix gives the denoiser the latents of the image, which has a guidance scale of
     its own (Brooks et al. 2023)."""
-
     REFERENCE = "a reference image, if there is one"
     """FLUX.2 klein attends to the latents of the image as to further tokens. Images of other slots,
     and whole batches, have none."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the denoiser gets the whole image, so that it starts from noise alone."""
+        return self in (ImageInput.EDITED, ImageInput.REFERENCE)
 
     def channels(self, latent_channels: int) -> int:
         """Return the number of channels of `image_channels` in the init latents."""

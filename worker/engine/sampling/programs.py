@@ -57,11 +57,8 @@ class DiffusionPrograms:
         every = slice(None, None, self.pixels_per_latent)
         mask = init_images.inpaint_mask[:, every, every]
         image, image_input = None, self.denoiser.image_input
-        if image_input in (
-            ImageInput.EDITED,
-            ImageInput.REFERENCE,
-        ):  # as in diffusers, without noise and not scaled
-            image = mean
+        if image_input.is_whole:
+            image = mean  # as in diffusers, without noise and not scaled
         elif image_input is ImageInput.MASKED:
             kept = jnp.where(init_images.inpaint_mask, 0, pixels)
             use = NoiseUse.MASKED_ENCODING
