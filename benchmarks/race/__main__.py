@@ -11,6 +11,9 @@ sorted, and the other two get batches of one step count, as they need; the tutor
 new count. "As it comes": eight jobs arrive at a time. The engine takes them in one batch, the other
 two in one batch for each step count among them; by now the tutorial has compiled all counts.
 
+`--family z-image` and `--family klein` race with PyTorch diffusers alone, in batches of one step
+count: a small transformer with flow matching, without guidance, and images of 128x128.
+
 It does not show accelerators, large models, queues or storage.
 """
 
@@ -38,6 +41,9 @@ BUNDLED = ROOT / "worker" / "bundled" / "shapes"
 OURS, TUTORIAL, PYTORCH = "imagefleet", "tutorial", "pytorch"
 CASES = ((1, 8), (8, 8), (1, 1))
 """(devices, batch)"""
+FLOW_CASES = ((1, 1), (1, 8))
+FLOW_STEPS = {"z-image": 8, "klein": 4}
+FLOW_SIDE = 128
 STREAM_COUNTS = (8, 12, 16, 20, 24, 28)
 
 
@@ -163,45 +169,85 @@ def _stream(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tutorial", required=True)
+    parser.add_argument("--tutorial", help="not for a family of flow models")
     parser.add_argument("--pytorch", required=True)
+    parser.add_argument("--family", choices=tuple(FLOW_STEPS), help="by default Stable Diffusion")
     parser.add_argument("--channels", default="128,256,256")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=48, help="of the mixed stream")
     options = parser.parse_args()
+    if not options.family and not options.tutorial:
+        parser.error("--tutorial is missing")
+    race = race_of_flow if options.family else race_of_stable_diffusion
+    with tempfile.TemporaryDirectory() as scratch:
+        about, results = race(options, Path(scratch))
+    print()
+    print_json("race", {**about, "rounds": options.rounds, "results": _rounded(results)})
+
+
+def race_of_stable_diffusion(
+    options: argparse.Namespace, scratch: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run all peers. Return what was raced, and the figures."""
     commands = {
         OURS: [sys.executable, "-m", "benchmarks.race.imagefleet_peer"],
         TUTORIAL: [options.tutorial, str(HERE / "tutorial_peer.py")],
         PYTORCH: [options.pytorch, str(HERE / "pytorch_peer.py")],
     }
     results: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        checkpoint = Path(scratch) / "checkpoint"
-        writer = [options.pytorch, str(HERE / "checkpoint.py"), str(checkpoint)]
-        writer += ["--bundled", str(BUNDLED), "--channels", options.channels]
-        subprocess.run(writer, check=True, stderr=subprocess.DEVNULL)
-        for devices, batch in CASES:
-            config = {
-                "checkpoint": str(checkpoint),
-                "noise": f"{scratch}/noise-{devices}-{batch}.npy",
-                "devices": devices,
-                "batch": batch,
-                "guidance": 7.5,
-                "max_steps": max(options.steps, *STREAM_COUNTS),
-            }
-            with start_peers(commands, config) as peers:
-                case = f"{devices} devices, batch {batch}"
-                results[case] = equal_steps(peers, batch, options.steps, options.rounds)
-                _show(case, results[case])
-                if (devices, batch) == (8, 8):
-                    streams = mixed_streams(peers, batch, options.jobs)
-                    results["mixed stream, times slower than ours"] = streams
-                    for name, stream in streams.items():
-                        print(f"\n{options.jobs} jobs, {name}:", _rounded(stream), flush=True)
-    about = {"channels": options.channels, "steps": options.steps, "rounds": options.rounds}
-    print()
-    print_json("race", {**about, "results": _rounded(results)})
+    checkpoint = scratch / "checkpoint"
+    writer = [options.pytorch, str(HERE / "checkpoint.py"), str(checkpoint)]
+    writer += ["--bundled", str(BUNDLED), "--channels", options.channels]
+    subprocess.run(writer, check=True, stderr=subprocess.DEVNULL)
+    for devices, batch in CASES:
+        config = {
+            "checkpoint": str(checkpoint),
+            "noise": f"{scratch}/noise-{devices}-{batch}.npy",
+            "devices": devices,
+            "batch": batch,
+            "guidance": 7.5,
+            "max_steps": max(options.steps, *STREAM_COUNTS),
+        }
+        with start_peers(commands, config) as peers:
+            case = f"{devices} devices, batch {batch}"
+            results[case] = equal_steps(peers, batch, options.steps, options.rounds)
+            _show(case, results[case])
+            if (devices, batch) == (8, 8):
+                streams = mixed_streams(peers, batch, options.jobs)
+                results["mixed stream, times slower than ours"] = streams
+                for name, stream in streams.items():
+                    print(f"\n{options.jobs} jobs, {name}:", _rounded(stream), flush=True)
+    return {"channels": options.channels, "steps": options.steps}, results
+
+
+def race_of_flow(
+    options: argparse.Namespace, scratch: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the engine and PyTorch on a flow model. Return what was raced, and the figures."""
+    commands = {
+        OURS: [sys.executable, "-m", "benchmarks.race.imagefleet_peer"],
+        PYTORCH: [options.pytorch, str(HERE / "pytorch_peer.py")],
+    }
+    steps, checkpoint, results = FLOW_STEPS[options.family], scratch / "checkpoint", {}
+    writer = [options.pytorch, "-m", "benchmarks.race.flow_checkpoint", str(checkpoint)]
+    writer += ["--family", options.family]
+    subprocess.run(writer, check=True, stderr=subprocess.DEVNULL, cwd=ROOT)
+    for devices, batch in FLOW_CASES:
+        config = {
+            "checkpoint": str(checkpoint),
+            "noise": f"{scratch}/noise-{devices}-{batch}.npy",
+            "devices": devices,
+            "batch": batch,
+            "guidance": 0.0,
+            "max_steps": steps,
+            "side": FLOW_SIDE,
+        }
+        with start_peers(commands, config) as peers:
+            case = f"{options.family}, batch {batch}"
+            results[case] = equal_steps(peers, batch, steps, options.rounds)
+            _show(case, results[case])
+    return {"family": options.family, "steps": steps}, results
 
 
 def _show(case: str, figures: dict[str, dict[str, float]]) -> None:

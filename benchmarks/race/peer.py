@@ -28,6 +28,8 @@ class RaceConfig:
     batch: int
     guidance: float
     max_steps: int
+    side: int | None = None
+    """Height and width in pixels. None: the model's native size."""
 
     @classmethod
     def from_argument(cls) -> "RaceConfig":
@@ -39,6 +41,10 @@ class RaceConfig:
 
     def latents(self) -> Any:
         return np.load(self.noise)
+
+    def prompts(self) -> list[str]:
+        """Return the prompts of a batch, of which no two are equal."""
+        return [f"{PROMPT}, number {slot}" for slot in range(self.batch)]
 
 
 Generate = Callable[[Sequence[int]], Any]

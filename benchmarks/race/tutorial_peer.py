@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from peer import PROMPT, RaceConfig, serve
+from peer import RaceConfig, serve
 
 config = RaceConfig.from_argument()
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={config.devices}"
@@ -89,7 +89,7 @@ def load(scratch: Path) -> tuple[FlaxStableDiffusionPipeline, Any]:
 
 def main() -> None:
     pipeline, params = load(config.noise.parent / "tutorial-text")
-    tokens = shard(pipeline.prepare_inputs([PROMPT] * config.batch))
+    tokens = shard(pipeline.prepare_inputs(config.prompts()))
     keys = jax.random.split(jax.random.PRNGKey(0), config.devices)
     latents = shard(config.latents().transpose(0, 3, 1, 2))
 

@@ -202,6 +202,13 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             ],
         ),
     ],
+    "unit/engine/test_flow_plan.py": [
+        Long(
+            "one of the models and hosts stays",
+            ["test_the_fewest_devices_that_hold_a_copy_and_an_image_of_1024_are_known"],
+            but=[FIRST],
+        ),
+    ],
     "unit/engine/test_flux2_klein.py": [
         Long(
             "test_flux2_klein_engine.py has images in a stream",

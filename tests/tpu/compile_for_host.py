@@ -1,11 +1,11 @@
 """Compile for a TPU host that is not here: `compile_for_host.py WHAT HOST [ARGUMENT]`.
 
-WHAT is `layers`, `wide-heads`, `convolutions`, `memory`, `published-step` with the name of a model,
-`transformer`, `programs` or `stream-programs` with the number of devices a copy,
-`programs-with-loras`, which take long prompts too, `known-programs` with the name of a well-known
-checkpoint, or `wrong` with the name of a wrong choice. The output is one line of JSON: for each
-thing that was compiled, the compiler's error or null. libtpu must be installed. It stays loaded, so
-this script runs in a process of its own.
+WHAT is `layers`, `wide-heads`, `convolutions`, `transformer`, `flow-blocks`, `memory`,
+`published-step` with the name of a model, `programs` or `stream-programs` with the number of
+devices a copy, `programs-with-loras`, which take long prompts too, `known-programs` with the name
+of a well-known checkpoint, or `wrong` with the name of a wrong choice. The output is one line of
+JSON: for each thing that was compiled, the compiler's error or null. libtpu must be installed. It
+stays loaded, so this script runs in a process of its own.
 """
 
 import json
@@ -28,6 +28,14 @@ from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.compile.fingerprint import environment
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.flux2_klein.blocks import (
+    DoubleBlock,
+    Modulated,
+    SingleBlock,
+)
+from imagefleet.worker.engine.families.flux2_klein.configs import TEXT_LENGTH
+from imagefleet.worker.engine.families.flux2_klein.transformer import rotation_of
+from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
 from imagefleet.worker.engine.families.stable_diffusion.attention_layers import attention_layers
 from imagefleet.worker.engine.families.stable_diffusion.family import STABLE_DIFFUSION
 from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
@@ -61,6 +69,7 @@ from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.placement.tpu_topology import placement_of
+from tools.parity.flow.published import FLOW_MODELS
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.write import write_configs as write_known_configs
 from tools.parity.published import PUBLISHED
@@ -270,6 +279,52 @@ def _compile_transformer(
     assert kernel in text, BY_XLA
 
 
+def flow_blocks(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield blocks of FLUX.2 klein 4B for an image of 1024x1024: a double one, and a single one
+    with a reference image, whose tokens have a mask."""
+    for kind, reference in ((DoubleBlock, False), (SingleBlock, True)):
+        block = partial(_compile_flow_block, kind, placement_of(host), reference=reference)
+        yield kind.__name__, block
+
+
+def _compile_flow_block(
+    kind: type[DoubleBlock | SingleBlock], placement: Placement, *, reference: bool
+) -> None:
+    """Compile a block for one sequence on each device.
+
+    Raises:
+        AssertionError: The program does not have the kernel.
+    """
+    config = TransformerConfig.from_json(FLOW_MODELS["flux2_klein_4b"]["transformer"])
+    graph, state = nnx.split(nnx.eval_shape(partial(kind, config)))
+    weights = jax.tree.map(
+        lambda weight: jax.ShapeDtypeStruct(weight.shape, BFLOAT16, sharding=placement.replicated),
+        nnx.to_pure_dict(state),
+    )
+
+    def abstract(*shape: int, dtype: Any = BFLOAT16) -> jax.ShapeDtypeStruct:
+        shape = (placement.mesh.size, *shape)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=placement.by_slot)
+
+    image = 64 * 64 * (2 if reference else 1)
+    rotation = rotation_of(config, TEXT_LENGTH, 64, 64, has_reference=reference)
+    part: Any = abstract(1, config.width)
+    modulated = Modulated(part, part, part)
+    mask = abstract(TEXT_LENGTH + image, dtype=jnp.bool_) if reference else None
+    inputs: tuple[Any, ...] = (abstract(TEXT_LENGTH + image, config.width), modulated)
+    if kind is DoubleBlock:
+        tokens = (abstract(TEXT_LENGTH, config.width), abstract(image, config.width))
+        inputs = (*tokens, *[(modulated, modulated)] * 2)
+
+    def compute(weights: Any, mask: Any, *inputs: Any) -> Any:
+        block: Any = nnx.merge(graph, weights)
+        return block(*inputs, rotation, mask)
+
+    with jax.set_mesh(placement.mesh):
+        compiled = jax.jit(compute).lower(weights, mask, *inputs).compile()
+    assert WIDE_ATTENTION in (compiled.as_text() or ""), BY_XLA
+
+
 def _compile(lower: Lower) -> None:
     lower().compile()
 
@@ -419,6 +474,7 @@ def main(what: str, *arguments: str) -> None:
         "wide-heads": wide_heads,
         "convolutions": convolutions,
         "transformer": transformer,
+        "flow-blocks": flow_blocks,
         "memory": memory,
         "published-step": published_step,
         "programs": programs,

@@ -75,6 +75,11 @@ def test_devices_that_share_weights_have_the_kernels_too() -> None:
     assert compile_for("v5e-8", "transformer", "2") == {"block": None, "heads": None}
 
 
+@pytest.mark.parametrize("host", ["v5e-1", "v6e-1"])
+def test_the_blocks_of_klein_compile_with_the_kernel_for_wide_heads(host: str) -> None:
+    assert compile_for(host, "flow-blocks") == {"DoubleBlock": None, "SingleBlock": None}
+
+
 def test_the_step_of_stable_diffusion_compiles() -> None:
     assert compile_for("v5e-8", "published-step", "sd14") == {"sd14": None}
 

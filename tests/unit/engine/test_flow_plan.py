@@ -1,0 +1,48 @@
+"""A plan says which mesh a published flow model needs on a TPU host, by its configs alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefleet.worker.engine.loading.host_plan import plan_host
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.placement.tpu_hosts import TpuHost
+from tools.parity.flow import flux2_klein_case, z_image_case
+from tools.parity.flow.checkpoint import write_files
+from tools.parity.flow.published import FLOW_MODELS
+
+
+def _write(folder: Path, model: str) -> None:
+    is_klein = model.startswith("flux2")
+    index: dict[str, Any] = flux2_klein_case.INDEX if is_klein else z_image_case.INDEX
+    scheduler = flux2_klein_case.SCHEDULER if is_klein else z_image_case.STATIC
+    index = {**index, "is_distilled": True} if is_klein else index
+    write_files(folder, index, {**FLOW_MODELS[model], "scheduler": scheduler})
+
+
+@pytest.mark.parametrize(
+    ("model", "host", "devices_a_copy", "gigabytes"),
+    [
+        ("flux2_klein_4b", "v5e-8", 1, 14.2),
+        ("flux2_klein_4b", "v6e-8", 1, 14.2),
+        ("flux2_klein_9b", "v5e-8", 4, 30.0),
+        ("flux2_klein_9b", "v6e-8", 1, 30.0),
+        ("z_image", "v5e-8", 2, 20.3),
+        ("z_image", "v6e-8", 1, 20.3),
+    ],
+)
+def test_the_fewest_devices_that_hold_a_copy_and_an_image_of_1024_are_known(
+    tmp_path: Path, model: str, host: str, devices_a_copy: int, gigabytes: float
+) -> None:
+    """With whole batches and with streams."""
+    _write(tmp_path, model)
+    for streams in (False, True):
+        plan = plan_host(
+            tmp_path,
+            TpuHost.named(host),
+            options=ModelOptions(streams=streams),
+            max_per_device_batch=1,
+        )
+        assert min(batch.model for batch in plan.batches if batch.fits) == devices_a_copy
+        assert plan.batches[0].need.weights == pytest.approx(gigabytes * 1e9, rel=0.005)
