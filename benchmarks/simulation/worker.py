@@ -18,6 +18,7 @@ import numpy as np
 import redis
 from celery import Celery
 
+from benchmarks.simulation.job_lane import MAX_DELIVERIES, job_lane
 from benchmarks.simulation.timetable import Timetable
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
@@ -29,22 +30,16 @@ from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import DeliveryOutcome, DeliveryVerdict
 from imagefleet.worker.celery_app.results import celery_result
-from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs import progress
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.dispatcher import Dispatcher
-from imagefleet.worker.jobs.execute import JobExecutor
-from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper, sweep_pause_s
-from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.job_lanes import JobLanes
 from imagefleet.worker.jobs.message_end import MessageEnd
-from imagefleet.worker.jobs.refuse import Refuser
-from imagefleet.worker.jobs.retry_policy import RetryPolicy
-from imagefleet.worker.jobs.start_attempt import JobStarter
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
 from imagefleet.worker.queues.claims import Claims
@@ -64,7 +59,6 @@ STORE_S: Final = (0.05, 0.45)
 """How long encoding and uploading an image takes: at least, and at most."""
 _IDLE_S: Final = float(WorkerSettings.model_fields["poll_s"].default)
 _STALLED_S: Final = 60.0
-_MAX_DELIVERIES: Final = 4
 _MAX_IN_FLIGHT: Final = 32
 _DELIVERED: Final = DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, reason="200")
 _IMAGE: Final = np.zeros((8, 8, 3), np.uint8)
@@ -141,35 +135,22 @@ class SimulatedWorker:
         )
         self._claims.counted = counted
         store = MemoryStore()
-        dead_letters = DeadLetters(client, namespace)
         expiry = ImageExpiry(client, namespace, store.url)
-        refuser = Refuser(self._claims, self._records, dead_letters)
-        self._in_flight = InFlight()
+        dead_letters = DeadLetters(client, namespace)
+        lane = job_lane(self._claims, self._records, dead_letters, expiry, engine, store)
+        self._executor, self._progress = lane.executor, lane.progress
         self._dispatcher = Dispatcher(
-            self._claims,
-            JobStarter(self._claims, self._records, refuser, engine.info, _MAX_DELIVERIES, expiry),
+            JobLanes.single(lane),
             CAPACITY,
-            self._in_flight,
             RowBacklog(CAPACITY),
             InputImages(store, AllowList()),
-            max_deliveries=_MAX_DELIVERIES,
+            max_deliveries=MAX_DELIVERIES,
             max_in_flight=_MAX_IN_FLIGHT,
             default_steps=STEPS,
         )
         self._requests: dict[str, _Request] = {}
         strategies = {TASK_NAME: self._accept, BULK_TASK_NAME: self._accept}
         self._dispatcher.attach(queue_groups(None, engine.info, namespace), strategies, self._send)
-        self._executor = JobExecutor(
-            self._in_flight,
-            self._records,
-            self._claims,
-            JobFinisher(
-                store, self._records, engine, name, retry_time_s=0.0, in_flight=self._in_flight
-            ),
-            RetryPolicy(self._records, self._claims, dead_letters, 0),
-            HealthCheck(engine, store, quarantine_s=0.0),
-        )
-        self._progress = progress.ProgressReporter(self._records)
         self._keeper = LeaseKeeper(
             self._claims,
             self._records,

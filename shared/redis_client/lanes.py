@@ -35,6 +35,11 @@ def lane_number(name: str, lanes: int) -> int:
     return zlib.crc32(name.encode()) % lanes
 
 
+def is_in_lane(number: int, lanes: int, name: str) -> bool:
+    """Return whether the job or run of this name is in the lane of this number."""
+    return lane_number(name, lanes) == number
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lane:
     """A lane: the client of the server that has its keys, and what they begin with."""

@@ -14,6 +14,7 @@ from redis import Redis
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import DeliveryVerdict, OutboxMessage
@@ -296,7 +297,7 @@ def test_a_worker_without_secrets_sends_unsigned_callbacks_and_logs_it(
 ) -> None:
     settings = WorkerSettings(namespace=namespace, callback_allow=("127.0.0.1",))
     with caplog.at_level(logging.WARNING), Receiver() as receiver:
-        loop = start_delivery(client, settings, lambda: 1)
+        loop = start_delivery(Lanes.single(client, namespace), settings, lambda: 1)
         outbox.add(_message(receiver.url))
         receiver.wait_for(1)
         loop.stop()
@@ -313,7 +314,7 @@ def test_invalid_delivery_settings_are_configuration_errors(
 ) -> None:
     settings = WorkerSettings.model_validate({"namespace": namespace, **wrong})
     with pytest.raises(ConfigurationError):
-        start_delivery(client, settings, lambda: 1)
+        start_delivery(Lanes.single(client, namespace), settings, lambda: 1)
 
 
 def test_a_worker_ends_when_its_delivery_loop_fails() -> None:

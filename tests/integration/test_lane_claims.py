@@ -47,7 +47,7 @@ def _claims(lanes: Lanes, worker: str = "w", lease_s: float = 60) -> LaneClaims:
         claims.lease.acquire()
         return claims
 
-    return LaneClaims(list(lanes), make)
+    return LaneClaims([make(lane) for lane in lanes], [lane.namespace for lane in lanes])
 
 
 def _group(lanes: Lanes, name: str = "q") -> QueueGroup:
@@ -215,11 +215,11 @@ def test_a_lane_that_is_down_does_not_keep_the_jobs_of_others(
         cluster.kill_master_of(lanes.first.namespace)
         assert len(_claim(claims, [_group(lanes)], 100)) == 4 * len(left)
         assert _claim(claims, [_group(lanes)], 100) == []
-        alone = LaneClaims([lanes.first], lambda lane: claims.parts[0])
+        alone = LaneClaims.single(claims.parts[0])
         for _ in range(2):
             with pytest.raises(redis.ConnectionError):
                 _claim(alone, [_group(lanes)], 8)
-        both = LaneClaims([lanes.first, lanes.first], lambda lane: claims.parts[0])
+        both = LaneClaims([claims.parts[0]] * 2, [lanes.first.namespace] * 2)
         for _ in range(2):  # the second call finds both lanes paused
             with pytest.raises(redis.ConnectionError):
                 _claim(both, [_group(lanes)], 8)

@@ -54,7 +54,8 @@ class LaneFleetWorker:
                 lanes=LANES,
             )
 
-        self._claims = LaneClaims(list(claiming), make)
+        parts = [make(lane) for lane in claiming]
+        self._claims = LaneClaims(parts, [lane.namespace for lane in claiming])
         self._stopped = threading.Event()
         self._threads = [threading.Thread(target=self._work, daemon=True)]
         self._keepers = [

@@ -24,6 +24,7 @@ from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.job_lanes import JobLane, JobLanes
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claim_types import QueueGroup
 from imagefleet.worker.queues.claims import Claims
@@ -158,7 +159,7 @@ def test_messages_are_requeued_although_redis_restarts_meanwhile(
 class SlowStarter:
     """The starter starts one attempt, and calls `meanwhile` before it returns it."""
 
-    refuser = None
+    refuser = SimpleNamespace(reject_message=None)
     lora_names: frozenset[str] = frozenset()
     reads_weights = False
 
@@ -177,11 +178,14 @@ def _dispatcher_with(
     """Return a dispatcher with one accepted job. `meanwhile` runs while the job is starting."""
     starter: Any = SlowStarter(lambda: meanwhile(dispatcher))
     claims: Any = SimpleNamespace(claim=lambda *_, **__: [], holds=lambda tag: True)
+    claims.number_of = lambda tag: 0
+    nobody: Any = None
+    lane = JobLane(
+        claims=claims, starter=starter, in_flight=in_flight, executor=nobody, progress=nobody
+    )
     dispatcher = Dispatcher(
-        claims,
-        starter,
+        JobLanes(claims, [lane]),
         4,
-        in_flight,
         RowBacklog(4),
         InputImages(MemoryStore(), AllowList()),
         max_deliveries=4,

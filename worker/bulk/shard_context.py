@@ -3,14 +3,13 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar
-
-import redis
 
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerStatus
+from imagefleet.shared.redis_client.lanes import Lane
 from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.bulk.store_probe import StoreProbe
@@ -51,7 +50,7 @@ class ShardContext:
     def build(
         cls,
         settings: WorkerSettings,
-        client: redis.Redis,
+        lane: Lane,
         *,
         claims: Claims,
         backlog: RowBacklog,
@@ -59,9 +58,10 @@ class ShardContext:
         destinations: DestinationPolicy,
         fetch_image: Callable[[JobRequest, Shape], InitInput | None],
     ) -> Self:
-        """Return the context of a worker with these settings and parts. No thread is started."""
+        """Return the context of a worker with these settings and parts, for the shards of the first
+        lane. No thread is started."""
         return cls(
-            runs=RunRecords(client, settings.namespace, settings.retention_s),
+            runs=RunRecords(lane.client, lane.namespace, settings.retention_s),
             claims=claims,
             backlog=backlog,
             engine=engine,
@@ -73,8 +73,13 @@ class ShardContext:
             max_deliveries=settings.max_deliveries,
             destinations=destinations,
             store_probe=StoreProbe(backlog),
-            read_workers=WorkerRegistry(client, settings.namespace).statuses,
+            read_workers=WorkerRegistry(lane.client, lane.namespace).statuses,
         )
+
+    def in_lane(self, lane: Lane, claims: Claims, retention_s: int) -> Self:
+        """Return what has the same parts, for the shards of another lane."""
+        runs = RunRecords(lane.client, lane.namespace, retention_s)
+        return replace(self, runs=runs, claims=claims)
 
     def retry_while_unavailable(self, act: Callable[[], T], what: str) -> T:
         """Call `act` until the store is available. Raise StorageUnavailable after the retry time.

@@ -137,8 +137,9 @@ def _dispatcher_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
             dispatcher = lifecycle.parts.dispatcher
             dispatcher.attach(groups, consumer.strategies, self._send_to_pool)
             backend = consumer.app.backend
-            dispatcher.refuser.on_job_failed = backend.mark_as_failure
-            dispatcher.refuser.on_task_rejected = partial(store_rejection, backend)
+            for lane in lifecycle.parts.jobs:
+                lane.starter.refuser.on_job_failed = backend.mark_as_failure
+                lane.starter.refuser.on_task_rejected = partial(store_rejection, backend)
             try:
                 lifecycle.take_work()
             except ConfigurationError as error:

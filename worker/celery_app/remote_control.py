@@ -160,7 +160,8 @@ class CommandMailbox(Pidbox):
 
     def _cancel(self, job_id: str) -> str:
         try:
-            return f"{job_id}: {self._lifecycle.parts.executor.cancel(job_id)}"
+            [lane] = self._lifecycle.parts.jobs  # no fleet in a cluster has a remote control
+            return f"{job_id}: {lane.executor.cancel(job_id)}"
         except UnknownJob:
             celery_state.revoked.add(job_id)
             return f"{job_id}: not known yet; it is cancelled when a worker claims it"

@@ -37,9 +37,10 @@ def add_render_task(app: Celery, lifecycle: Lifecycle) -> None:
     )
     def render(self: Task, /, **_: Any) -> dict[str, Any]:
         job_id, tag = self.request.id, self.request.properties["delivery_tag"]
-        end = message_end(self, lifecycle.parts.claims, tag)
+        lane = lifecycle.parts.jobs.of(tag)
+        end = message_end(self, lane.claims, tag)
         try:
-            result = lifecycle.parts.executor.execute(job_id, tag, end)
+            result = lane.executor.execute(job_id, tag, end)
         except JobCancelled as error:
             self.backend.mark_as_revoked(job_id, str(error), request=self.request)
             raise Ignore from error
@@ -65,7 +66,8 @@ def _end_before_ack(lifecycle: Lifecycle) -> type[Request]:
             return bool(datetime.now(zone) > self.expires)
 
         def _announce_revoked(self, *how: Any) -> None:
-            if not lifecycle.parts.executor.end_revoked(self.id, self.message):
+            lane = lifecycle.parts.jobs.of(self.message.claimed.tag)
+            if not lane.executor.end_revoked(self.id, self.message):
                 self._ignore_result = True  # what Celery keeps under this id is of another job
             super()._announce_revoked(*how)
 

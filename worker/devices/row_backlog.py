@@ -8,7 +8,7 @@ and the next one starts. The backlog depends on neither Redis nor stores nor fil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -265,10 +265,11 @@ class RowBacklog:
         for work in rows:
             work.abandon(error)
 
-    def abandon(self, error: ImagefleetError) -> None:
-        """Abandon every unfinished row. The devices drop it."""
+    def abandon(self, error: ImagefleetError, tags: Collection[str] | None = None) -> None:
+        """Abandon every unfinished row, of the shards `tags` if given. The devices drop it."""
         with self._lock:
-            rows = [work for shard in self._shards.values() for work in shard.unfinished]
+            shards = [s for tag, s in self._shards.items() if tags is None or tag in tags]
+            rows = [work for shard in shards for work in shard.unfinished]
         for work in rows:
             work.abandon(error)
 

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -32,12 +33,10 @@ from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot, slots_of
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
-from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.job_lanes import JobLane, JobLanes
 from imagefleet.worker.jobs.receive import MessageReceiver
-from imagefleet.worker.jobs.start_attempt import JobStarter
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
-from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +57,8 @@ class Dispatcher:
 
     def __init__(
         self,
-        claims: Claims,
-        starter: JobStarter,
+        lanes: JobLanes,
         capacity: int,
-        in_flight: InFlight,
         backlog: RowBacklog,
         input_images: InputImages,
         *,
@@ -73,7 +70,6 @@ class Dispatcher:
         """
         Args:
             capacity: slots in a device batch.
-            in_flight: keeps the outcome of every claimed job.
             backlog: rows of datasets, for slots that no job needs.
             input_images: fetches the images that jobs start from.
             max_in_flight: jobs between claim and acknowledgement; each of them holds a thread.
@@ -81,11 +77,10 @@ class Dispatcher:
             batch_timeout_s: seconds that a batch that is not full waits for more jobs of its
                 compile key.
         """
-        self._claims = claims
-        self._starter = starter
-        self.refuser: Final = starter.refuser
-        self._receiver = MessageReceiver(claims, starter, input_images, max_deliveries)
-        self._in_flight = in_flight
+        self._lanes = lanes
+        self._claims = lanes.claims
+        make_receiver = partial(MessageReceiver, self._claims.holds, input_images, max_deliveries)
+        self._receivers = [make_receiver(lane) for lane in lanes]
         self._backlog = backlog
         self._input_images = input_images
         self._capacity = capacity
@@ -132,8 +127,8 @@ class Dispatcher:
     def settle(self, tag: str, error: BaseException | None = None) -> None:
         """Note that Celery's pool has finished with a request. If the claim is still held, Celery
         itself failed, and the message becomes a dead letter."""
-        claimed = self._accepted.pop(tag, None)
-        outcome = self._in_flight.remove(tag)
+        claimed, lane = self._accepted.pop(tag, None), self._lanes.of(tag)
+        outcome = lane.in_flight.remove(tag)
         if claimed is None or not self._claims.holds(tag):
             return
         reason = MessageRejected(f"Celery failed with it: {type(error).__name__}: {error}")
@@ -141,7 +136,7 @@ class Dispatcher:
             outcome.abandon(reason)
         self._backlog.remove_shard(tag)
         log.error("Celery failed with the message of claim %s", tag, exc_info=error)
-        self.refuser.reject_message(claimed, reason)
+        lane.starter.refuser.reject_message(claimed, reason)
 
     def attended_tags(self) -> set[str]:
         """Return the tags of the claims that this worker attends to."""
@@ -215,7 +210,8 @@ class Dispatcher:
                 self._claim_shard()
                 delayed = self._receive_claimed()
                 if self._requests:
-                    self._start_attempts(list(self._requests))
+                    for lane in self._lanes:
+                        self._start_attempts(lane)
                     self._prefetch_timer.record_preparation(time.monotonic() - started)
                 if not delayed:
                     break
@@ -229,7 +225,7 @@ class Dispatcher:
         if self._suspect_in_flight():
             return  # a suspect runs alone in its worker
         unstarted = len(self._claimed) + len(self._requests)  # what an error has left
-        max_messages = self._max_in_flight - len(self._in_flight) - unstarted
+        max_messages = self._max_in_flight - self._lanes.count_in_flight() - unstarted
         wanted_images = free_slots - len(self._waiting) - unstarted
         if max_messages > 0 and wanted_images > 0:
             claimed = self._claims.claim(
@@ -251,7 +247,7 @@ class Dispatcher:
 
     def _suspect_in_flight(self) -> bool:
         suspects = first_suspect_delivery(self._max_deliveries)
-        return any(each.deliveries >= suspects for each in self._in_flight.attempts())
+        return any(each.deliveries >= suspects for each in self._lanes.attempts())
 
     def _compatible_groups(self, prefer: Shape | None) -> Sequence[QueueGroup]:
         """Return the queues whose jobs can share a batch with the waiting slots."""
@@ -263,26 +259,30 @@ class Dispatcher:
         delayed = False
         while self._claimed:
             claimed, task = self._claimed[0]
-            delayed |= self._receiver.receive(claimed, task, self._strategies[task])
+            receiver = self._receivers[self._claims.number_of(claimed.tag)]
+            delayed |= receiver.receive(claimed, task, self._strategies[task])
             if self._claims.holds(claimed.tag) and claimed.tag not in self._accepted:
-                self.refuser.reject_message(claimed, MessageRejected("Celery did not accept it"))
+                receiver.reject(claimed, MessageRejected("Celery did not accept it"))
             self._claimed.popleft()
         return delayed
 
-    def _start_attempts(self, requests: Sequence[Request]) -> None:
-        """Start or refuse the attempts of `requests`, then send the requests to Celery's pool."""
-        for request, outcome in zip(requests, self._starter.start(requests), strict=True):
+    def _start_attempts(self, lane: JobLane) -> None:
+        """Start or refuse the attempts of a lane's requests, then send these to Celery's pool."""
+        tagged = [(each, each.message.claimed.tag) for each in self._requests]
+        requests = [each for each, tag in tagged if self._lanes.of(tag) is lane]
+        outcomes = lane.starter.start(requests) if requests else []
+        for request, outcome in zip(requests, outcomes, strict=True):
             tag = request.message.claimed.tag
-            if self._claims.holds(tag):
+            if lane.claims.holds(tag):
                 if outcome is not None:
-                    self._in_flight.add(tag, outcome)
+                    lane.in_flight.add(tag, outcome)
                 self._send(request)
-                if isinstance(outcome, Attempt) and self._claims.holds(tag):
+                if isinstance(outcome, Attempt) and lane.claims.holds(tag):
                     self._queue_or_fetch(outcome)
-            if not self._claims.holds(tag):
+            if not lane.claims.holds(tag):
                 self._accepted.pop(tag, None)
                 task_ready(request)  # otherwise Celery remembers it for ever
-            self._requests.popleft()
+            self._requests.remove(request)
 
     def _send(self, request: Request) -> None:
         """Send a request to Celery's pool. If Celery fails, the message becomes a dead letter."""

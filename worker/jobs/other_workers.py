@@ -14,6 +14,7 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.worker_names import host_of
 from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
+from imagefleet.shared.redis_client.lanes import Lane, Lanes
 from imagefleet.worker.devices.slots import Work
 from imagefleet.worker.jobs.attempt import Attempt
 
@@ -81,14 +82,17 @@ def _serves(status: WorkerStatus, attempt: Attempt) -> bool:
     return attempt.request.model is not None or member is None or member.serves_default
 
 
-def count_succeeded(records: JobRecords) -> Callable[[Sequence[Work]], int]:
-    """Return a function that counts the jobs among works that have succeeded. If Redis does not
-    answer, none has."""
+def count_succeeded(lanes: Lanes, records: Sequence[JobRecords]) -> Callable[[Sequence[Work]], int]:
+    """Return a function that counts the jobs among works that have succeeded, as the records of
+    each lane say. If Redis does not answer, none has."""
+
+    def read(lane: Lane, names: list[str]) -> list[State | None]:
+        return records[lane.number].states(names)
 
     def count(works: Sequence[Work]) -> int:
         try:
             names = dict.fromkeys(work.name for work in works if work.name)
-            states = records.states(list(names))
+            states = lanes.answer_each(list(names), str, read)
         except Exception as error:  # the devices must not wait for Redis
             log.warning("what became of jobs that failed here is not known now: %s", error)
             return 0

@@ -15,35 +15,38 @@ from imagefleet.shared.errors import (
     NewerMessage,
     TooManyDeliveries,
 )
-from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME
+from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
 from imagefleet.shared.jobs.message_arguments import request_fields
 from imagefleet.shared.jobs.queues import list_for_loras
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.input_permits import ReturnSchedule, image_source
-from imagefleet.worker.jobs.start_attempt import JobStarter
+from imagefleet.worker.jobs.job_lanes import JobLane
 from imagefleet.worker.process import metrics
 from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claimed_message import ClaimedMessage, parse_envelope
-from imagefleet.worker.queues.claims import Claims
 
 _SHARD_FACTOR: Final = 6
 """The message of a shard may have this many times the deliveries of a job's message."""
 
 
 class MessageReceiver:
-    """The receiver looks at every claimed message first."""
+    """The receiver looks at every claimed message of a lane first."""
 
     def __init__(
         self,
-        claims: Claims,
-        starter: JobStarter,
+        is_held: Callable[[str], bool],
         input_images: InputImages,
         max_deliveries: int,
+        lane: JobLane,
     ) -> None:
-        self._claims = claims
+        """Take a function that returns whether this worker holds a claim, of any lane."""
+        starter = lane.starter
+        self._claims = lane.claims
+        self._is_held = is_held
         self._refuser = starter.refuser
+        self.reject: Final = self._refuser.reject_message
         self._lora_names, self._reads_weights = starter.lora_names, starter.reads_weights
         self._input_images = input_images
         self._returns = ReturnSchedule()
@@ -74,6 +77,8 @@ class MessageReceiver:
         """Give a message to Celery's strategy. Return whether it was delayed or moved instead."""
         self._check_unopened(claimed, task)
         message = parse_envelope(claimed, task)
+        if task == TASK_NAME:
+            self._refuser.check_lane(message.headers["id"])
         try:
             if message.due is not None and self._claims.delay(claimed.tag, message.due):
                 return True
@@ -138,7 +143,7 @@ class MessageReceiver:
         """Delay a job that needs input images if there is no permit for it."""
         source = image_source(request_fields(message.task_arguments))
         tag = message.claimed.tag
-        if source is None or self._input_images.reserve_permit(tag, source, self._claims.holds):
+        if source is None or self._input_images.reserve_permit(tag, source, self._is_held):
             return False
         metrics.INPUT_IMAGE_DELAYS.inc()
         pause_s = self._returns.next_pause_s(source.tenant)

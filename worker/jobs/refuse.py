@@ -38,7 +38,15 @@ _MAX_TASK_ID: Final = 255
 class Refuser:
     """The refuser ends messages that this worker will not run. Threads may share it."""
 
-    def __init__(self, claims: Claims, records: JobRecords, dead_letters: DeadLetters) -> None:
+    def __init__(
+        self,
+        claims: Claims,
+        records: JobRecords,
+        dead_letters: DeadLetters,
+        is_here: Callable[[str], bool] = lambda job_id: True,
+    ) -> None:
+        """Take a function that returns whether the job of an id belongs to the lane of `claims`."""
+        self._is_here = is_here
         self._claims = claims
         self._records = records
         self._dead_letters = dead_letters
@@ -50,6 +58,12 @@ class Refuser:
     def record_key(self, job_id: str) -> str:
         """Return the key of a job's record."""
         return self._records.key(job_id)
+
+    def check_lane(self, job_id: str) -> None:
+        """Raise MessageRejected for a message in the queue of another lane than that of its job,
+        where nobody would find its record. No producer of ours puts it there."""
+        if not self._is_here(job_id):
+            raise MessageRejected(f"the id {job_id!r} belongs to another lane of the cluster")
 
     def acknowledge(self, claimed: Claimed, job_id: str) -> None:
         """Acknowledge a message that Celery has finished with, if the record of its job has
@@ -195,7 +209,7 @@ class Refuser:
             request_sha1=origin.request_sha1 if stored is None else sha1_of(stored),
         )
         [transition] = self._records.start(start)
-        if transition.state is None and not origin.recorded:
+        if transition.state is None and not origin.recorded and self._is_here(job_id):
             self._records.create_if_missing(job_id, origin.request())
             [transition] = self._records.start(start)
         if transition.cancel_requested:

@@ -27,7 +27,7 @@ from imagefleet.worker.queues.lease import Lease
 
 log = logging.getLogger(__name__)
 
-_NO_LIMIT: Final = 1_000_000
+NO_LIMIT: Final = 1_000_000
 _REQUEUED: Final = 2
 """What `acknowledge_or_requeue.lua` returns if it requeued instead of acknowledging."""
 
@@ -97,8 +97,8 @@ class Claims:
         groups: Sequence[QueueGroup],
         wanted_images: int,
         *,
-        max_messages: int = _NO_LIMIT,
-        suspect_from: int = _NO_LIMIT,
+        max_messages: int = NO_LIMIT,
+        suspect_from: int = NO_LIMIT,
         ignored_tags: Collection[str] = (),
         default_steps: int = 0,
         batch_steps: int = 0,

@@ -1,23 +1,22 @@
 """The claims of one worker in every lane of a fleet: one batch comes from several lanes.
 
-Input: queue names, as the first lane spells them. Output: messages. Each lane has its own `Claims`,
-with its own lease and its own turns. This module does not depend on jobs.
+Input: queue names, as the fleet spells them. Output: messages. Each lane has its own `Claims`, with
+its own lease and its own turns. This module does not depend on jobs.
 """
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import redis
 
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.queues import queue_of_compile_key, queue_of_list
 from imagefleet.shared.process.backoff import backoff_s
-from imagefleet.shared.redis_client.lanes import Lane
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup, tag_number
-from imagefleet.worker.queues.claims import Claims
+from imagefleet.worker.queues.claims import NO_LIMIT, Claims
 
 log = logging.getLogger(__name__)
 
@@ -43,28 +42,69 @@ class LaneClaims:
     that does not answer is left out for a while.
     """
 
-    def __init__(self, lanes: Sequence[Lane], make: Callable[[Lane], Claims]) -> None:
+    def __init__(
+        self, parts: Sequence[Claims], namespaces: Sequence[str], fleet: str | None = None
+    ) -> None:
         """
         Args:
-            make: returns the claims of one lane.
+            parts: the claims of each lane.
+            namespaces: those of the lanes.
+            fleet: the namespace with which the names of queues begin. None: that of the first lane.
         """
-        self.parts: Final = tuple(make(lane) for lane in lanes)
+        self.parts: Final = tuple(parts)
         self.worker: Final = self.parts[0].worker
-        self._namespaces = [lane.namespace for lane in lanes]
+        self._fleet = namespaces[0] if fleet is None else fleet
+        self._namespaces = tuple(namespaces)
         self._outages: dict[int, _Outage] = {}
         self._next = 0
 
+    @classmethod
+    def single(cls, claims: Claims) -> Self:
+        """Return the claims of a fleet on one server."""
+        return cls([claims], [""])
+
+    def number_of(self, tag: str) -> int:
+        """Return the number of the lane in which a message was claimed."""
+        return int(tag_number(tag)) % len(self.parts)
+
     def of(self, tag: str) -> Claims:
         """Return the claims of the lane in which a message was claimed."""
-        return self.parts[int(tag_number(tag)) % len(self.parts)]
+        return self.parts[self.number_of(tag)]
+
+    def holds(self, tag: str) -> bool:
+        """Whether the message is neither acknowledged nor requeued yet."""
+        return self.of(tag).holds(tag)
+
+    def requeue(self, *tags: str, counted: bool = False) -> int:
+        """Put messages back to the heads of their queues; see `Claims.requeue`."""
+        return sum(
+            part.requeue(*own, counted=counted)
+            for number, part in enumerate(self.parts)
+            if (own := [tag for tag in tags if self.number_of(tag) == number])
+        )
+
+    def release_all(self) -> int:
+        """Requeue every message and give up the leases. Return the number of messages.
+
+        Those of a lane that does not answer are requeued by others once this lease has expired.
+        """
+        released = 0
+        for number, part in enumerate(self.parts):
+            try:
+                released += part.lease.release_all()
+            except redis.RedisError as error:
+                if len(self.parts) == 1:
+                    raise
+                log.warning("the lease in lane %d was not released: %s", number, error)
+        return released
 
     def claim(
         self,
         groups: Sequence[QueueGroup],
         wanted_images: int,
         *,
-        max_messages: int,
-        suspect_from: int,
+        max_messages: int = NO_LIMIT,
+        suspect_from: int = NO_LIMIT,
         ignored_tags: Collection[str] = (),
         **options: Any,
     ) -> list[Claimed]:
@@ -76,6 +116,10 @@ class LaneClaims:
         Raises:
             LeaseLost, redis.RedisError: no lane answers, and this is the error of one.
         """
+        options |= {"suspect_from": suspect_from, "ignored_tags": ignored_tags}
+        if len(self.parts) == 1:  # there is no other lane to go on with
+            [part] = self.parts
+            return part.claim(groups, wanted_images, max_messages=max_messages, **options)
         claimed: list[Claimed] = []
         first = self._next
         for step in range(len(self.parts)):
@@ -90,8 +134,6 @@ class LaneClaims:
                     self._groups_of(number, groups, claimed),
                     wanted_images - images,
                     max_messages=max_messages - len(claimed),
-                    suspect_from=suspect_from,
-                    ignored_tags=ignored_tags,
                     holds_others=not self.held_tags() <= set(ignored_tags),
                     **options,
                 )
@@ -109,16 +151,16 @@ class LaneClaims:
         return claimed
 
     def _is_paused(self, number: int) -> bool:
-        """Return whether a lane is left out now. The only lane never is: no other would wait."""
+        """Return whether a lane is left out now."""
         outage = self._outages.get(number)
-        return outage is not None and len(self.parts) > 1 and time.monotonic() < outage.ends_at
+        return outage is not None and time.monotonic() < outage.ends_at
 
     def _groups_of(
         self, number: int, groups: Sequence[QueueGroup], claimed: Sequence[Claimed]
     ) -> list[QueueGroup]:
         """Return the queues of one lane: those of the group of the first claimed message, if there
         is one."""
-        own, here = self._namespaces[0], self._namespaces[number]
+        own, here = self._fleet, self._namespaces[number]
         names = {queue: group.name for group in groups for queue in group.queues}
         wanted = {names.get(own + _base_queue(message.list_key)) for message in claimed[:1]}
         return [

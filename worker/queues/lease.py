@@ -61,6 +61,11 @@ class Lease:
         """Renew the lease. Return False if it expired and others reclaimed the messages."""
         return self._renew(status, acquire=False)
 
+    @property
+    def was_held(self) -> bool:
+        """Whether this object has acquired or renewed the lease before."""
+        return self._certain_until > 0.0
+
     def may_have_expired(self) -> bool:
         """Return whether the lease may have expired since it was acquired or renewed last."""
         return time.monotonic() >= self._certain_until

@@ -10,15 +10,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import redis
-
 from imagefleet.shared.jobs.dead_letters import DeadLetters
-from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.offers import OfferRegistry, OfferRenewal
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.worker_status import WorkerRegistry
 from imagefleet.shared.process.garbage import collecting_later
+from imagefleet.shared.redis_client.lanes import Lane, is_in_lane
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.worker.bulk.recover_runs import RunRecovery
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -33,6 +31,7 @@ from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.job_lanes import JobLane, JobLanes
 from imagefleet.worker.jobs.other_workers import OtherWorkers, count_succeeded
 from imagefleet.worker.jobs.progress import ProgressReporter
 from imagefleet.worker.jobs.refuse import Refuser
@@ -40,16 +39,16 @@ from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.jobs.start_attempt import JobStarter
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.process.log_format import name_worker
-from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.join_fleet import FleetJoin, member_of
+from imagefleet.worker.startup.lane_parts import image_expiry, make_claims
 from imagefleet.worker.startup.load_model import load_model
 from imagefleet.worker.startup.redis_clients import connect_clients
 from imagefleet.worker.startup.start_delivery import start_delivery
 from imagefleet.worker.startup.status_reporter import StatusReporter
 from imagefleet.worker.startup.stores import Stores, check_image_store
-from imagefleet.worker.startup.worker_parts import ProcessHooks, WorkerParts
+from imagefleet.worker.startup.worker_parts import LaneUpkeep, ProcessHooks, WorkerParts
 
 log = logging.getLogger(__name__)
 
@@ -90,56 +89,42 @@ class _Builder:
         name_worker(self._name)
 
     def build(self) -> WorkerParts:
-        self._no_retry_client, self._retrying_client = connect_clients(self._settings)
+        self._no_retry, self._retrying = connect_clients(self._settings)
         check_image_store(self._stores.images, self._settings)
-        self._claims = self._build_claims()
-        self._delivery = start_delivery(self._retrying_client, self._settings, self._count_workers)
+        self._claims = make_claims(self._settings, self._name, self._no_retry, self._retrying)
+        self._delivery = start_delivery(self._retrying, self._settings, self._count_workers)
         self._engine = load_model(self._settings, self._stores.executables)
         self._streams = self._warm()
-        self._records = self._job_records(self._retrying_client)
-        self._dead_letters = DeadLetters(
-            self._retrying_client,
-            self._settings.namespace,
-            max_bytes=self._settings.max_dead_letter_bytes,
-        )
-        self._expiry = self._build_expiry()
-        self._in_flight = InFlight()
         self._backlog = RowBacklog(self._engine.capacity)
         self._health = HealthCheck(
             self._engine, self._stores.images, self._settings.quarantine_s, self._streams
         )
         self._input_images = self._build_input_images()
+        self._jobs = JobLanes(self._claims, [self._build_job_lane(each) for each in self._retrying])
         self._dispatcher = self._build_dispatcher()
-        self._progress = ProgressReporter(self._records, self._count_workers)
-        shards = self._build_shard_context()
         device_loop = self._build_device_loop()
-        status = self._build_status_reporter()
+        self._status = self._build_status_reporter()
+        first = self._retrying.first
+        shards = self._build_shard_contexts()
         return WorkerParts(
             engine=self._engine,
-            claims=self._claims,
-            in_flight=self._in_flight,
+            jobs=self._jobs,
             backlog=self._backlog,
             dispatcher=self._dispatcher,
-            executor=self._build_executor(),
             shards=shards,
             device_loop=device_loop,
             watchdog=Watchdog(
                 device_loop.progress_counts, self._hooks.on_hang, self._settings.watchdog_s
             ),
-            lease_keeper=self._build_lease_keeper(status),
-            progress=self._progress,
-            run_recovery=RunRecovery(
-                shards.runs,
-                self._settings.bulk_stalled_s,
-                shards.destinations,
-                {self._engine.info.digest: self._engine.info.model_license},
-            ),
-            image_sweeper=ImageSweeper(self._expiry, self._stores.images, self._count_workers),
-            offers=self._offers(self._retrying_client),
+            upkeep=[
+                self._build_upkeep(lane, context)
+                for lane, context in zip(self._retrying, shards, strict=True)
+            ],
+            offers=OfferRegistry(first.client, first.namespace),
             delivery=self._delivery,
-            callbacks=Outbox(self._no_retry_client, self._settings.namespace),
-            status=status,
-            fleet=FleetJoin.build(self._retrying_client, self._settings, self._name, status),
+            outboxes=[Outbox(lane.client, lane.namespace) for lane in self._no_retry],
+            status=self._status,
+            fleet=FleetJoin.build(first, self._settings, self._name, self._status),
         )
 
     def _warm(self) -> Sequence[Stream]:
@@ -149,43 +134,28 @@ class _Builder:
         self._engine.warm()
         return ()
 
-    def _job_records(self, client: redis.Redis) -> JobRecords:
-        settings = self._settings
-        return JobRecords(client, settings.namespace, settings.retention_s, self._delivery.wake)
+    def _job_records(self, lane: Lane) -> JobRecords:
+        wake = partial(self._delivery.wake, lane.number)
+        return JobRecords(lane.client, lane.namespace, self._settings.retention_s, wake)
 
-    def _build_expiry(self) -> ImageExpiry:
-        return ImageExpiry(
-            self._retrying_client,
-            self._settings.namespace,
-            self._stores.images_url or self._stores.images.url,
-            default_keep_s=self._settings.keep,
-        )
-
-    def _count_workers(self) -> int:
+    def _count_workers(self, lane: int = 0) -> int:
         """Return how many workers had a lease at the latest heartbeat, 0 before the first."""
-        return self._claims.lease.workers
+        return self._claims.parts[lane].lease.workers
 
-    def _build_claims(self) -> Claims:
-        return Claims(
-            no_retry_client=self._no_retry_client,
-            retrying_client=self._retrying_client,
-            namespace=self._settings.namespace,
-            worker=self._name,
-            lease_s=self._settings.lease_s,
-            max_message_bytes=self._settings.max_message_bytes,
-            newer_message_s=self._settings.newer_message_s,
-        )
-
-    def _build_shard_context(self) -> ShardContext:
-        return ShardContext.build(
+    def _build_shard_contexts(self) -> list[ShardContext]:
+        """Return a context for each lane. They share all that is not of a lane."""
+        first = ShardContext.build(
             self._settings,
-            self._retrying_client,
-            claims=self._claims,
+            self._retrying.first,
+            claims=self._claims.parts[0],
             backlog=self._backlog,
             engine=self._engine,
             destinations=self._stores.destinations,
             fetch_image=self._input_images.fetch,
         )
+        others = list(zip(self._retrying, self._claims.parts, strict=True))[1:]
+        kept_s = self._settings.retention_s
+        return [first, *(first.in_lane(lane, claims, kept_s) for lane, claims in others)]
 
     def _build_input_images(self) -> InputImages:
         settings, info = self._settings, self._engine.info
@@ -199,56 +169,71 @@ class _Builder:
             max_fetches=settings.input_image_fetches,
         )
 
-    def _build_dispatcher(self) -> Dispatcher:
+    def _build_job_lane(self, lane: Lane) -> JobLane:
         settings, info = self._settings, self._engine.info
-        registry = WorkerRegistry(self._retrying_client, settings.namespace)
-        refuser = Refuser(self._claims, self._records, self._dead_letters)
-        return Dispatcher(
-            self._claims,
-            JobStarter(
-                self._claims,
-                self._records,
-                refuser,
+        claims, records = self._claims.parts[lane.number], self._job_records(lane)
+        dead_letters = DeadLetters(
+            lane.client, lane.namespace, max_bytes=settings.max_dead_letter_bytes
+        )
+        is_here = partial(is_in_lane, lane.number, len(self._retrying))
+        in_flight, first = InFlight(), self._retrying.first
+        return JobLane(
+            claims=claims,
+            starter=JobStarter(
+                claims,
+                records,
+                Refuser(claims, records, dead_letters, is_here),
                 info,
                 settings.max_deliveries,
-                self._expiry,
-                OtherWorkers(registry, self._name, info.name),
+                image_expiry(lane, self._settings, self._stores),
+                OtherWorkers(WorkerRegistry(first.client, first.namespace), self._name, info.name),
             ),
+            in_flight=in_flight,
+            executor=JobExecutor(
+                in_flight,
+                records,
+                claims,
+                self._build_finisher(records, in_flight),
+                RetryPolicy(records, claims, dead_letters, settings.max_retries),
+                self._health,
+            ),
+            progress=ProgressReporter(records, partial(self._count_workers, lane.number)),
+        )
+
+    def _build_finisher(self, records: JobRecords, in_flight: InFlight) -> JobFinisher:
+        return JobFinisher(
+            self._stores.images,
+            records,
+            self._engine,
+            self._name,
+            self._settings.storage_retry_s,
+            in_flight,
+        )
+
+    def _build_dispatcher(self) -> Dispatcher:
+        settings = self._settings
+        return Dispatcher(
+            self._jobs,
             self._engine.capacity,
-            self._in_flight,
             self._backlog,
             self._input_images,
             max_deliveries=settings.max_deliveries,
             max_in_flight=settings.post_threads,
-            default_steps=info.default_num_inference_steps,
+            default_steps=self._engine.info.default_num_inference_steps,
             batch_timeout_s=0.0 if self._streams else settings.batch_timeout_s,
         )
 
-    def _build_executor(self) -> JobExecutor:
-        settings = self._settings
-        finisher = JobFinisher(
-            self._stores.images,
-            self._records,
-            self._engine,
-            self._name,
-            settings.storage_retry_s,
-            self._in_flight,
-        )
-        retries = RetryPolicy(self._records, self._claims, self._dead_letters, settings.max_retries)
-        return JobExecutor(
-            self._in_flight, self._records, self._claims, finisher, retries, self._health
-        )
-
     def _build_device_loop(self) -> Loop:
+        records = [self._job_records(lane) for lane in self._no_retry]
         return make_loop(
             self._engine,
             self._streams,
             self._dispatcher,
-            self._progress.report,
+            self._jobs.report_progress,
             self._settings.poll_s,
             self._health,
             self._hooks.on_devices_failed,
-            count_succeeded(self._job_records(self._no_retry_client)),
+            count_succeeded(self._no_retry, records),
         )
 
     def _build_status_reporter(self) -> StatusReporter:
@@ -263,25 +248,39 @@ class _Builder:
             self._settings.lease_s,
         )
 
-    def _build_lease_keeper(self, status: StatusReporter) -> LeaseKeeper:
-        records = self._job_records(self._no_retry_client)
-        lease_s = self._settings.lease_s
-        return LeaseKeeper(
-            self._claims,
-            records,
-            lease_s,
-            self._hooks.on_lease_lost,
-            self._dispatcher.attended_tags,
-            status,
-            self._offer_renewal(),
+    def _build_upkeep(self, lane: Lane, context: ShardContext) -> LaneUpkeep:
+        info, number = self._engine.info, lane.number
+        count_workers = partial(self._count_workers, number)
+        return LaneUpkeep(
+            lease_keeper=self._build_lease_keeper(self._no_retry[number]),
+            progress=self._jobs[number].progress,
+            run_recovery=RunRecovery(
+                context.runs,
+                self._settings.bulk_stalled_s,
+                context.destinations,
+                {info.digest: info.model_license},
+            ),
+            image_sweeper=ImageSweeper(
+                image_expiry(lane, self._settings, self._stores), self._stores.images, count_workers
+            ),
         )
 
-    def _offer_renewal(self) -> Callable[[], None]:
+    def _build_lease_keeper(self, lane: Lane) -> LeaseKeeper:
+        """Return the keeper of one lease. That of the first lane also reports this worker."""
+        is_first = lane.number == 0
+        return LeaseKeeper(
+            self._claims.parts[lane.number],
+            self._job_records(lane),
+            self._settings.lease_s,
+            partial(self._hooks.on_lease_lost, lane.number),
+            self._dispatcher.attended_tags,
+            self._status if is_first else None,
+            self._offer_renewal(lane) if is_first else None,
+        )
+
+    def _offer_renewal(self, lane: Lane) -> Callable[[], None]:
         """Return what renews the offers of this worker, if that is due."""
         info, settings = self._engine.info, self._settings
         names = {info.name, DEFAULT_MODEL} if settings.serves_default else {info.name}
-        renewal = OfferRenewal(self._offers(self._no_retry_client), settings.forget_models_s)
-        return partial(renewal.renew_if_due, names)
-
-    def _offers(self, client: redis.Redis) -> OfferRegistry:
-        return OfferRegistry(client, self._settings.namespace)
+        registry = OfferRegistry(lane.client, lane.namespace)
+        return partial(OfferRenewal(registry, settings.forget_models_s).renew_if_due, names)

@@ -23,6 +23,7 @@ from imagefleet.shared.jobs.membership import (
     shared_folders,
 )
 from imagefleet.shared.jobs.worker_status import Member, WorkerRegistry, WorkerState, WorkerStatus
+from imagefleet.shared.redis_client.lanes import Lane
 from imagefleet.shared.storage import place_of
 from imagefleet.shared.text.printable import mask_url
 from imagefleet.worker.engine.contract.interface import ModelInfo
@@ -67,12 +68,13 @@ class FleetJoin:
 
     @classmethod
     def build(
-        cls, client: redis.Redis, settings: WorkerSettings, worker: str, reporter: StatusReporter
+        cls, lane: Lane, settings: WorkerSettings, worker: str, reporter: StatusReporter
     ) -> Self:
-        """Build it with a client that waits for Redis: the start has nothing else to do."""
-        namespace = settings.namespace
-        lease = Lease(client, namespace, worker, settings.lease_s)
-        return cls(WorkerRegistry(client, namespace), lease, reporter, namespace)
+        """Build it for the first lane, with a client that waits for Redis: the start has nothing
+        else to do."""
+        lease = Lease(lane.client, lane.namespace, worker, settings.lease_s)
+        registry = WorkerRegistry(lane.client, lane.namespace)
+        return cls(registry, lease, reporter, settings.namespace)
 
     def join(self) -> None:
         """Acquire the lease as a member of the fleet.

@@ -125,13 +125,11 @@ class Lifecycle:
         if not self._running:
             parts = self.parts
             parts.fleet.join_again_if_expired()
-            parts.lease_keeper.start()
+            for number, lane in enumerate(parts.upkeep):
+                lane.start(must_hold_lease=number == 0)
             self._joining = None
-            parts.progress.start()
             parts.device_loop.start()
             parts.watchdog.start()
-            parts.run_recovery.start()
-            parts.image_sweeper.start()
             self._running = True
             if self.settings.preemption_url is not None:
                 watch_for_notice(self.settings.preemption_url, self._on_preemption_notice)
@@ -142,7 +140,8 @@ class Lifecycle:
         Raises:
             LeaseLost: another worker has the shard now.
         """
-        make_shard(self.parts.shards, unpack_shard(arguments), tag)
+        context = self.parts.shards[self.parts.jobs.claims.number_of(tag)]
+        make_shard(context, unpack_shard(arguments), tag)
 
     def stop_claiming(self, *, at_once: bool = False) -> None:
         """Claim no further work. If `at_once`, or on the second call, requeue everything and end.
@@ -179,35 +178,33 @@ class Lifecycle:
         drain_time.begin()
         parts = self.parts
         parts.status.drain()
-        started = parts.in_flight.attempts()
+        started = parts.jobs.attempts()
         parts.dispatcher.close()
         parts.device_loop.stop()
         waiting = [
             *attempts_in(parts.device_loop.pop_waiting()),
             *parts.dispatcher.release_waiting(),
         ]
-        requeued = parts.executor.requeue(list(dict.fromkeys(waiting)))
+        requeued = parts.jobs.requeue(list(dict.fromkeys(waiting)))
         parts.backlog.close(_DRAINING)
-        running = [each.tag for each in parts.in_flight.attempts()] + parts.backlog.tags()
+        running = [each.tag for each in parts.jobs.attempts()] + parts.backlog.tags()
         while drain_time.left_s() and not parts.device_loop.join(min(_JOIN_S, drain_time.left_s())):
             pass  # the time that is left may have become shorter
-        requeued += parts.executor.requeue(attempts_in(parts.device_loop.pop_waiting()))
+        requeued += parts.jobs.requeue(attempts_in(parts.device_loop.pop_waiting()))
         parts.backlog.abandon(_DRAINING)
-        while any(parts.claims.holds(tag) for tag in running) and drain_time.left_s():
+        while any(parts.jobs.claims.holds(tag) for tag in running) and drain_time.left_s():
             time.sleep(0.02)  # until Celery has stored the results and acknowledged the messages
-        requeued += parts.executor.requeue(parts.in_flight.attempts())
+        requeued += parts.jobs.requeue(parts.jobs.attempts())
         parts.watchdog.stop()
-        parts.run_recovery.stop()
-        parts.image_sweeper.stop()
-        parts.lease_keeper.stop()
-        others = parts.claims.lease.release_all()
+        for lane in parts.upkeep:
+            lane.stop()
+        others = parts.jobs.claims.release_all()
         log.info(
             "drained: %s ended; %s requeued; callbacks that wait in the fleet: %s",
             describe_jobs([each for each in started if each not in requeued]),
             describe_jobs(list(dict.fromkeys(requeued)), others),
             self._count_callbacks(),
         )
-        parts.progress.stop()
         parts.delivery.stop()
         self._send_spans()
 
@@ -224,8 +221,8 @@ class Lifecycle:
             parts = self.parts
             parts.dispatcher.close()
             parts.dispatcher.release_waiting()
-            requeued = parts.executor.requeue(parts.in_flight.attempts())
-            others = parts.claims.lease.release_all()
+            requeued = parts.jobs.requeue(parts.jobs.attempts())
+            others = parts.jobs.claims.release_all()
             log.warning("quitting: %s requeued", describe_jobs(requeued, others))
         finally:
             os._exit(ExitCode.TEMPFAIL)
@@ -233,7 +230,7 @@ class Lifecycle:
     def _count_callbacks(self) -> str:
         """Return how many callbacks the fleet still has to send. Other workers send them."""
         try:
-            return str(self.parts.callbacks.count_waiting())
+            return str(sum(each.count_waiting() for each in self.parts.outboxes))
         except redis.RedisError as error:
             return f"unknown, because Redis failed: {error}"
 
@@ -257,12 +254,12 @@ class Lifecycle:
         Those of `batch` count a delivery, as if the worker had died, and keep the `reason`: so a
         prompt that breaks devices is given up after `max_deliveries`. The others count none.
         """
-        executor = self.parts.executor
+        jobs = self.parts.jobs
         failed = attempts_in(batch)
         self._release_shards(batch)
         others = dict.fromkeys([*attempts_in(waiting), *self.parts.dispatcher.release_waiting()])
-        executor.requeue([each for each in others if each not in failed])
-        executor.requeue(failed, counted=True, failure=(DEVICES_FAILED, reason))
+        jobs.requeue([each for each in others if each not in failed])
+        jobs.requeue(failed, counted=True, failure=(DEVICES_FAILED, reason))
 
     def _on_devices_hung(self, stream: int) -> None:
         """Requeue everything and end the process: nothing else frees a hung device.
@@ -277,23 +274,26 @@ class Lifecycle:
         hung_slots = parts.device_loop.on_devices(stream)
         hung = attempts_in(hung_slots)
         self._release_shards(hung_slots)
-        parts.executor.requeue([each for each in parts.in_flight.attempts() if each not in hung])
-        parts.executor.requeue(hung, counted=True, failure=(WORKER_DIED, "its devices hung"))
-        parts.claims.lease.release_all()
+        parts.jobs.requeue([each for each in parts.jobs.attempts() if each not in hung])
+        parts.jobs.requeue(hung, counted=True, failure=(WORKER_DIED, "its devices hung"))
+        parts.jobs.claims.release_all()
         logging.shutdown()
         os._exit(ExitCode.IOERR)
 
-    def _on_lease_lost(self) -> None:
-        """Abandon every attempt and row: other workers have them now. The devices drop them.
+    def _on_lease_lost(self, lane: int) -> None:
+        """Abandon every attempt and row of a lane: others have them now. The devices drop them.
 
         The offers are announced again, because a Redis that was emptied has lost them too.
         """
-        for attempt in self.parts.in_flight.attempts():
+        jobs = self.parts.jobs
+        for attempt in jobs[lane].in_flight.attempts():
             attempt.abandon(LeaseLost(f"job {attempt.job_id}: the lease ran out"))
-        self.parts.backlog.abandon(LeaseLost("the lease ran out"))
-        self._announce()
+        lost = [tag for tag in self.parts.backlog.tags() if jobs.of(tag) is jobs[lane]]
+        self.parts.backlog.abandon(LeaseLost("the lease ran out"), lost)
+        if lane == 0:
+            self._announce()
 
     def _release_shards(self, batch: Sequence[Slot]) -> None:
         """Release every shard. Those with a row in `batch` count a delivery."""
-        self.parts.claims.requeue(*self.parts.backlog.tags_in(batch), counted=True)
+        self.parts.jobs.claims.requeue(*self.parts.backlog.tags_in(batch), counted=True)
         self.parts.backlog.abandon(LeaseLost("the devices of this worker failed"))

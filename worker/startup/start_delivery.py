@@ -2,24 +2,21 @@
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.settings.worker_settings import WorkerSettings
-from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
+from imagefleet.worker.webhooks.lane_delivery import LaneDelivery
 from imagefleet.worker.webhooks.sender import Sender
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 log = logging.getLogger(__name__)
 
 
 def start_delivery(
-    client: "Redis", settings: WorkerSettings, count_workers: Callable[[], int]
-) -> DeliveryLoop:
-    """Start to deliver the callbacks in the outbox. Call `stop()` on the result to end it.
+    lanes: Lanes, settings: WorkerSettings, count_workers: Callable[[], int]
+) -> LaneDelivery:
+    """Start to deliver the callbacks in the outboxes. Call `stop()` on the result to end it.
 
     Args:
         count_workers: see `DeliveryLoop`.
@@ -34,7 +31,7 @@ def start_delivery(
             "IMAGEFLEET_WEBHOOK_SECRETS is empty: callbacks%s are sent without a signature", whose
         )
     sender = Sender(secrets, AllowList.parse(settings.callback_allow))
-    outbox = Outbox(client, settings.namespace, settings.retention_s)
-    loop = DeliveryLoop(outbox, sender, count_workers=count_workers)
-    loop.start()
-    return loop
+    outboxes = [Outbox(lane.client, lane.namespace, settings.retention_s) for lane in lanes]
+    delivery = LaneDelivery(outboxes, sender, count_workers)
+    delivery.start()
+    return delivery

@@ -1,6 +1,6 @@
 """Name the parts of a worker process, and the functions with which they reach the whole of it.
 
-`bootstrap` builds the parts. Nothing here starts or connects anything.
+`bootstrap` builds the parts. Nothing here connects anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,23 +16,22 @@ from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.watchdog import Watchdog
 from imagefleet.worker.engine.contract.interface import Engine
 from imagefleet.worker.jobs.dispatcher import Dispatcher
-from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
-from imagefleet.worker.jobs.in_flight import InFlight
+from imagefleet.worker.jobs.job_lanes import JobLanes
 from imagefleet.worker.jobs.progress import ProgressReporter
-from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.startup.join_fleet import FleetJoin
 from imagefleet.worker.startup.status_reporter import StatusReporter
-from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
+from imagefleet.worker.webhooks.lane_delivery import LaneDelivery
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessHooks:
     """Functions that the parts call when the whole process has to act."""
 
-    on_lease_lost: Callable[[], None]
-    """Called when the lease expired: other workers have the jobs now."""
+    on_lease_lost: Callable[[int], None]
+    """It is called with the number of a lane in which the lease expired: other workers have the
+    jobs of this lane now."""
     on_hang: Callable[[int], None]
     """It is called with the number of a stream whose devices made no step for `watchdog_s`."""
     on_devices_failed: Callable[[Sequence[Slot], Sequence[Slot], str], None]
@@ -43,25 +42,47 @@ class ProcessHooks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerParts:
-    """Everything that a running worker process owns."""
+class LaneUpkeep:
+    """What keeps up one lane, each in a thread of its own: a lane that does not answer stops no
+    other."""
 
-    engine: Engine
-    claims: Claims
-    in_flight: InFlight
-    backlog: RowBacklog
-    dispatcher: Dispatcher
-    executor: JobExecutor
-    shards: ShardContext
-    device_loop: Loop
-    watchdog: Watchdog
     lease_keeper: LeaseKeeper
     progress: ProgressReporter
     run_recovery: RunRecovery
     image_sweeper: ImageSweeper
+
+    def start(self, *, must_hold_lease: bool) -> None:
+        """Start all threads; `must_hold_lease` is that of `LeaseKeeper.start`."""
+        self.lease_keeper.start(must_hold=must_hold_lease)
+        self.progress.start()
+        self.run_recovery.start()
+        self.image_sweeper.start()
+
+    def stop(self) -> None:
+        """Stop all threads."""
+        self.run_recovery.stop()
+        self.image_sweeper.stop()
+        self.lease_keeper.stop()
+        self.progress.stop()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerParts:
+    """Everything that a running worker process owns."""
+
+    engine: Engine
+    jobs: JobLanes
+    backlog: RowBacklog
+    dispatcher: Dispatcher
+    shards: Sequence[ShardContext]
+    """They are in the order of the lanes."""
+    device_loop: Loop
+    watchdog: Watchdog
+    upkeep: Sequence[LaneUpkeep]
+    """It is in the order of the lanes."""
     offers: OfferRegistry
-    delivery: DeliveryLoop
-    callbacks: Outbox
+    delivery: LaneDelivery
+    outboxes: Sequence[Outbox]
     """Of the whole fleet, by a client that does not wait for Redis."""
     status: StatusReporter
     fleet: FleetJoin

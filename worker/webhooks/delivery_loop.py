@@ -63,11 +63,15 @@ class DeliveryLoop:
         sender: MessageSender,
         delays_s: Sequence[float] = RETRY_DELAYS_S,
         count_workers: Callable[[], int] = lambda: 1,
+        permits: SenderPermits | None = None,
+        on_sender_free: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
             count_workers: returns how many workers the fleet has, 0 while this one has no lease;
                 they share the polling.
+            permits: those that this loop shares with others. None: it has its own.
+            on_sender_free: called when a sender has become free. None: only this loop is woken.
         """
         self._outbox = outbox
         self._sender = sender
@@ -75,7 +79,8 @@ class DeliveryLoop:
         self._count_workers = count_workers
         self._stopped = threading.Event()
         self._wake = threading.Event()
-        self._permits = SenderPermits()
+        self._permits = SenderPermits() if permits is None else permits
+        self._on_sender_free = on_sender_free or self._wake.set
         self._thread = critical_thread(self._loop, "webhooks")
 
     def start(self) -> None:
@@ -176,7 +181,7 @@ class DeliveryLoop:
                 self._deliver_and_log_errors(message, permit)
         finally:
             permit.release()
-            self._wake.set()
+            self._on_sender_free()
 
     def _deliver_and_log_errors(self, message: OutboxMessage, permit: Permit) -> None:
         try:
