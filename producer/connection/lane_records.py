@@ -6,6 +6,7 @@ A fleet on one server has one lane. This module reads no images and makes no job
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Final
 
@@ -18,6 +19,8 @@ from imagefleet.shared.jobs.record_marks import Mark, read_marks
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.jobs.tenants import NO_TENANT
+from imagefleet.shared.jobs.waiting_elsewhere import WaitingElsewhere
 from imagefleet.shared.redis_client.lanes import Lane, Lanes, lane_number
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,7 @@ class LaneRecords:
         self.lanes: Final = lanes
         self._records = [JobRecords(lane.client, lane.namespace, retention_s) for lane in lanes]
         self._listings = [JobListing(lane.client, lane.namespace) for lane in lanes]
+        self._waiting = WaitingElsewhere(lanes) if len(lanes) > 1 else None
 
     def of(self, job_id: str) -> JobRecords:
         """Return the records of the lane that holds a job."""
@@ -66,10 +70,18 @@ class LaneRecords:
         accepted: list[str] = []
 
         def accept(lane: Lane, own: list[tuple[str, JobRequest]]) -> list[bool]:
+            waiting = self._waiting
             is_new = self._records[lane.number].submit(
-                own, by_compile_key=by_compile_key, offers=offers, trace_parent=trace_parent
+                own,
+                by_compile_key=by_compile_key,
+                offers=offers,
+                trace_parent=trace_parent,
+                elsewhere=None if waiting is None else partial(waiting.count, lane.number),
             )
             accepted.extend(job_id for job_id, _ in own)
+            if waiting is not None:
+                new = (request for (_, request), each in zip(own, is_new, strict=True) if each)
+                waiting.add(lane.number, (request.tenant or NO_TENANT for request in new))
             return is_new
 
         try:

@@ -102,14 +102,23 @@ class DeadLetter(Model):
 class DeadLetters:
     """This class keeps the dead letters of one namespace. Threads may share it."""
 
-    def __init__(self, client: "Redis", namespace: str, max_bytes: int = MAX_LETTER_BYTES) -> None:
+    def __init__(
+        self,
+        client: "Redis",
+        namespace: str,
+        max_bytes: int = MAX_LETTER_BYTES,
+        *,
+        lanes: int = 1,
+    ) -> None:
         """
         Args:
-            max_bytes: bytes of all letters together, as JSON.
+            max_bytes: bytes of all letters of the fleet together, as JSON.
+            lanes: lanes of the fleet. This one keeps its part of what all may keep.
         """
         self._redis = client
         self._namespace = namespace
-        self._max_bytes = max_bytes
+        self._max_letters = _MAX_LETTERS // lanes
+        self._max_bytes = max_bytes // lanes
         self._totals = dead_letter_totals_key(namespace)
         self._keys = [dead_letters_key(namespace), dead_letter_contents_key(namespace)]
         self._add = load_script(client, __package__, "dead_letter_add")
@@ -127,8 +136,8 @@ class DeadLetters:
     ) -> DeadLetter:
         """Keep `message` with the reason why it was given up, and the worker that did so.
 
-        Beyond 10,000 letters, or `max_bytes`, the oldest are dropped. A long reason or message is
-        cut, and what is not valid UTF-8 in them is escaped.
+        Beyond 10,000 letters of the fleet, or `max_bytes`, the oldest are dropped. A long reason or
+        message is cut, and what is not valid UTF-8 in them is escaped.
         """
         letter = DeadLetter(
             id=hashlib.sha256(_utf8(f"{list_key}\0{message}")).hexdigest()[:12],
@@ -143,7 +152,7 @@ class DeadLetters:
         )
         dropped = self._add(
             keys=[*self._keys, self._totals],
-            args=[letter.id, letter.dump(), _MAX_LETTERS, self._max_bytes],
+            args=[letter.id, letter.dump(), self._max_letters, self._max_bytes],
         )
         if dropped:
             log.warning("too many dead letters, or too large ones; dropped the oldest: %d", dropped)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from imagefleet.shared.jobs.host_failures import failure_keys, sum_failures
 from imagefleet.shared.jobs.membership import HostDifference, differing_hosts
-from imagefleet.shared.jobs.model import Model
+from imagefleet.shared.jobs.model import Model, parse_count
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, queue_of_compile_key, tenant_of
 from imagefleet.shared.jobs.redis_keys import (
     claims_key,
@@ -35,9 +35,6 @@ _HEADS_AT_ONCE: Final = 256
 """Those of them in one call of the script, which holds up the other clients."""
 _BULK: Final = "bulk."
 _OLDEST: Final = "oldest_message"
-_MAX_DIGITS: Final = 19
-"""The largest number that Redis counts to has this many digits. A longer one is no count of ours.
-"""
 
 
 class QueueStatus(Model):
@@ -105,7 +102,7 @@ class FleetReader:
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
         self.workers: Final = WorkerRegistry(lanes.first.client, lanes.first.namespace)
-        self._oldest_message = [load_script(each.client, __package__, _OLDEST) for each in lanes]
+        self._oldest_message = load_script(lanes.first.client, __package__, _OLDEST)
 
     def read(self) -> FleetStatus:
         """Return the status now. The parts are read one after the other, not as a snapshot."""
@@ -161,8 +158,8 @@ class FleetReader:
             keys = [each.key for each in lists if each.lane is lane]
             for at in range(0, len(keys), _HEADS_AT_ONCE):
                 part = keys[at : at + _HEADS_AT_ONCE]
-                times = self._oldest_message[lane.number](
-                    keys=part, args=[job_key(lane.namespace, "")]
+                times = self._oldest_message(
+                    keys=part, args=[job_key(lane.namespace, "")], client=lane.client
                 )
                 seconds, microseconds = lane.client.time()
                 now = seconds + microseconds / 1e6
@@ -257,6 +254,4 @@ def _age(submitted_at: str, now: float) -> float | None:
 
 def _count(text: str | None) -> int | None:
     """Return a count that Redis keeps; None if there is none, or it is damaged."""
-    if text is None or not text.isdecimal() or len(text) > _MAX_DIGITS:
-        return None
-    return int(text)
+    return None if text is None else parse_count(text)

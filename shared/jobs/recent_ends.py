@@ -3,6 +3,7 @@
 `job_ends.lua` notes both in the step in which a job ends, in workers of release 0.2.0 and later.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -29,12 +30,12 @@ class RecentEnds:
         Args:
             within_s: seconds, at most 3,600. Up to ten minutes more count, too.
         """
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         for texts in chain.from_iterable(self._hashes(lane, within_s) for lane in self._lanes):
             for name, text in (texts or {}).items():
                 if (count := parse_count(text)) is not None:
-                    counts[name] = counts.get(name, 0) + count
-        return counts
+                    counts[name] += count
+        return dict(counts)
 
     def failed(self, limit: int) -> list[str]:
         """Return the ids of the jobs that failed last, the latest first. Some may have been deleted

@@ -4,9 +4,12 @@
 -- KEYS 1 known queues (set)   2 limits of waiting jobs (hash: tenant, or '*' for all, to number)
 --      3.. for each job its record (hash) and its queue list
 -- ARGV 1.. for each job its request JSON and its message
+--      last  '' if the fleet has one lane; else the waiting jobs of the other lanes as JSON (tenant with a limit, or '*' for
+--            all, to number), or 'unknown'
 -- Returns {'accepted', {for each job '' if it is new, else the request JSON of its record}},
 -- or {'different', {for each job '' if it is new, else the request JSON under its id}},
--- or {'full', tenant or '*', its limit, how many jobs wait, how many more were submitted}.
+-- or {'full', tenant or '*', its limit, how many jobs wait, how many more were submitted},
+-- or {'uncounted', {each tenant or '*' that has a limit}} if what waits in other lanes is needed: call it again with that.
 local stored, new, submitted, different = {}, {}, {['*'] = 0}, false
 for i = 3, #KEYS, 2 do
   local job = (i - 1) / 2
@@ -27,13 +30,18 @@ if different then return {'different', stored} end
 set_aside_unless('hash', KEYS[2])
 if redis.call('EXISTS', KEYS[2]) == 1 then
   local waiting_of = count_waiting(KEYS[1], KEYS[2])
+  local others = ARGV[#KEYS - 1]
+  local elsewhere = others ~= '' and others ~= 'unknown' and cjson.decode(others) or {}
+  local uncounted = {}
   for tenant, more in pairs(submitted) do
     local limit = redis.call('HGET', KEYS[2], tenant)
     if limit and #limit <= 15 and string.match(limit, '^%d+$') and more > 0 then  -- else it is damaged
-      local jobs = waiting_of(tenant)
+      if others == 'unknown' then uncounted[#uncounted + 1] = tenant end
+      local jobs = waiting_of(tenant) + (elsewhere[tenant] or 0)
       if jobs + more > tonumber(limit) then return {'full', tenant, limit, jobs, more} end
     end
   end
+  if #uncounted > 0 then return {'uncounted', uncounted} end
 end
 
 local clock = redis.call('TIME')

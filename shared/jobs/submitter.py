@@ -4,7 +4,8 @@ Input: requests with their ids. Output: whether each id is new. A job whose id h
 for the same parameters, is not accepted twice.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _ACCEPTED: Final = "accepted"
 _DIFFERENT: Final = "different"
+_UNCOUNTED: Final = "uncounted"
+_UNKNOWN: Final = "unknown"
+"""`submit.lua` takes this where the waiting jobs of other lanes are not known yet."""
 _NO_OFFERS: Final[Mapping[str, Offer]] = {}
 _MAX_CALLS: Final = 3
 """A record may change between two calls. One that is not UTF-8 never equals what is read of it."""
@@ -47,6 +51,7 @@ class JobSubmitter:
         by_compile_key: bool = True,
         offers: Mapping[str, Offer] = _NO_OFFERS,
         trace_parent: str | None = None,
+        elsewhere: Callable[[Collection[str]], Mapping[str, int]] | None = None,
     ) -> list[bool]:
         """Accept jobs, all or none. Return for each whether its id is new.
 
@@ -57,6 +62,8 @@ class JobSubmitter:
             offers: by model name, as far as they are known. Their default strengths say how many
                 steps a job with an image has.
             trace_parent: the span of the submission, as `traceparent` of W3C Trace Context.
+            elsewhere: returns how many jobs of these tenants wait in other lanes; see
+                `WaitingElsewhere`. Called if a limit concerns them. None: there is one lane.
 
         Raises:
             InvalidRequest: a record with this id has other parameters; nothing was accepted.
@@ -66,7 +73,7 @@ class JobSubmitter:
         queues = [
             queue_of(self._namespace, request, by_compile_key=by_compile_key) for _, request in jobs
         ]
-        stored = self._accept(jobs, queues, offers, trace_parent)
+        stored = self._accept(jobs, queues, offers, trace_parent, elsewhere)
         known = [(job_id, text) for (job_id, _), text in zip(jobs, stored, strict=True) if text]
         self._resender.resend_lost(known, by_compile_key=by_compile_key)
         return [not text for text in stored]
@@ -77,6 +84,7 @@ class JobSubmitter:
         queues: list[str],
         offers: Mapping[str, Offer],
         trace_parent: str | None,
+        elsewhere: Callable[[Collection[str]], Mapping[str, int]] | None,
     ) -> list[str]:
         """Call the script. Return for each job the request of its record, '' if the job is new.
 
@@ -93,8 +101,12 @@ class JobSubmitter:
             strengths = strengths_of(offers, request)
             args += [text, message_of(job_id, request, queue, stored=text, strengths=strengths)]
         different = ""
+        args.append("" if elsewhere is None else _UNKNOWN)
         for _ in range(_MAX_CALLS):
             outcome, *answer = cast(list[Any], self._script(keys=keys, args=args))
+            if outcome == _UNCOUNTED and elsewhere is not None:
+                args[-1] = json.dumps(elsewhere(answer[0]))
+                outcome, *answer = cast(list[Any], self._script(keys=keys, args=args))
             if outcome == _ACCEPTED:
                 return cast(list[str], answer[0])
             if outcome != _DIFFERENT:

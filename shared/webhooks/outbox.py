@@ -96,11 +96,15 @@ class Outbox:
     Its client must decode responses.
     """
 
-    def __init__(self, client: "Redis", namespace: str, retention_s: int = _WEEK_S) -> None:
-        """Keep the log of a job's delivery attempts for `retention_s` after the latest."""
+    def __init__(
+        self, client: "Redis", namespace: str, retention_s: int = _WEEK_S, *, lanes: int = 1
+    ) -> None:
+        """Keep the log of a job's delivery attempts for `retention_s` after the latest, and this
+        lane's part of the given-up messages that all `lanes` of the fleet may keep."""
         self._redis = client
         self._namespace = namespace
         self._retention_s = retention_s
+        self._max_given_up = _MAX_GIVEN_UP // lanes
         self._due = outbox_key(namespace)
         self._messages = outbox_messages_key(namespace)
         self._given_up = outbox_given_up_key(namespace)
@@ -192,7 +196,7 @@ class Outbox:
         self._record_try(replace(message, since=0.0), pause_s, outcome)
 
     def give_up(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
-        """Stop sending `message`. The latest 10,000 given-up messages are kept for `replay`."""
+        """Stop sending `message`. The latest 10,000 of the fleet are kept for `replay`."""
         self._record_try(message, "given up", outcome)
 
     def replay(self, message_id: str) -> None:
@@ -331,7 +335,7 @@ class Outbox:
                     "callback %s is given up, because it cannot be read: %s", message_id, error
                 )
                 self._give_up_script(
-                    keys=[self._due, self._messages], args=[message_id, text, _MAX_GIVEN_UP]
+                    keys=[self._due, self._messages], args=[message_id, text, self._max_given_up]
                 )
 
     def _record_try(
@@ -353,7 +357,7 @@ class Outbox:
         self._end_try(
             keys=[self._due, self._messages, log_key, self._answered],
             args=[
-                *(message.id, message.dump(), end, _MAX_GIVEN_UP),
+                *(message.id, message.dump(), end, self._max_given_up),
                 *(line.model_dump_json(), _MAX_LOGGED, self._retention_s),
                 *(message.receiver, _answered(outcome), _MAX_ANSWERED),
             ],

@@ -61,10 +61,10 @@ def test_letters_are_found_by_their_id_and_by_their_job_id(letters: DeadLetters)
     assert found == letter
 
 
-def test_the_oldest_letters_are_removed_beyond_the_limit(
-    letters: DeadLetters, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+def test_the_oldest_letters_are_removed_beyond_the_limit_of_a_lane(
+    client: redis.Redis, namespace: str
 ) -> None:
-    monkeypatch.setattr("imagefleet.shared.jobs.dead_letters._MAX_LETTERS", 2)
+    letters = DeadLetters(client, namespace, lanes=5_000)  # of 10,000 letters
     for at, message in enumerate("abc"):
         letter = _add(letters, message)
         client.zadd(f"{namespace}:dead", {letter.id: at})

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from pydantic import SecretStr
 
-from imagefleet import Client, InvalidRequest, JobCancelled, State, UnknownJob
+from imagefleet import Client, InvalidRequest, JobCancelled, QueueFull, State, UnknownJob
 from imagefleet.producer.fleet.redrive import redrive
 from imagefleet.producer.gateway.jobs.change_subscription import ChangeSubscription
 from imagefleet.shared.jobs.redis_keys import limits_key, outbox_messages_key, weights_key
@@ -159,6 +159,26 @@ def test_tenants_have_their_weights_in_every_lane_and_their_jobs_are_counted_in_
     assert not any(
         each.client.exists(limits_key(each.namespace)) for each in producer.connection.lanes
     )
+
+
+def test_a_limit_counts_what_waits_in_every_lane(producer: Client) -> None:
+    lanes = producer.connection.lanes
+    producer.tenants.set_limit("gold", len(OWN_IDS))
+    for job_id in OWN_IDS:
+        producer.submit("a", id=job_id, tenant="gold")
+    free = [f"more-{number}" for number in range(100)]
+    one_of_each = {lanes.of(job_id).number: job_id for job_id in free}
+    for job_id in one_of_each.values():
+        with pytest.raises(QueueFull, match=f"{len(OWN_IDS)} "):
+            producer.submit("a", id=job_id, tenant="gold")
+    producer.submit("a")
+    producer.tenants.set_limit("*", len(OWN_IDS))
+    with pytest.raises(QueueFull):
+        producer.submit("a")
+    producer.tenants.set_limit("*", len(OWN_IDS) + 2)
+    producer.submit("a")
+    with pytest.raises(QueueFull):
+        producer.submit("a")
 
 
 def test_dead_letters_of_every_lane_are_read_redriven_and_dropped(

@@ -126,6 +126,14 @@ def test_a_replayed_message_has_no_attempts(outbox: Outbox) -> None:
     assert _claim(outbox)[0].attempts == 0
 
 
+def test_a_lane_keeps_its_part_of_the_given_up_messages(client: Redis, namespace: str) -> None:
+    outbox = Outbox(client, namespace, lanes=5_000)  # of 10,000 messages
+    for name in "abc":
+        outbox.add(_message(name))
+        outbox.give_up(_message(name), FAILED)
+    assert len(outbox.entries(failed=True)) == 2
+
+
 def test_only_given_up_messages_can_be_replayed(outbox: Outbox) -> None:
     outbox.add(_message())
     for message_id in ("a", "unheard-of"):
