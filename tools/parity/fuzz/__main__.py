@@ -1,8 +1,9 @@
 """Draw checkpoints, ask diffusers and then our engine, and count how they compare.
 
 `make parity-fuzz FUZZ="--count 2000 --seed 1"`, `FUZZ=--z-image` for Z-Image and `FUZZ=--klein` for
-FLUX.2 klein, or `--cases 17,z205,k9` to repeat single ones. It ends with one line of JSON, and with
-exit code 1 if anything was silently different or crashed.
+FLUX.2 klein, `--cases 17,z205,k9` to repeat single ones, or `--mesh data=1,model=2` for devices that
+share weights. It ends with one line of JSON, and with exit code 1 if anything was silently different
+or crashed.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from tools.parity.fuzz.draft import FIXTURES
 from tools.parity.fuzz.draw import FLUX2_KLEIN, Z_IMAGE, draw
 from tools.parity.fuzz.ledger import FAILURES, Entry, Ledger, Outcome
 from tools.parity.fuzz.named_cases import NAMED_CASES
-from tools.parity.fuzz.sides import TRUTH, run
+from tools.parity.fuzz.sides import ONE_DEVICE, TRUTH, run
 from tools.parity.truth_process import TruthProcess
 
 STORED_DRAWS = 40
@@ -75,7 +76,7 @@ def compare_all(options: argparse.Namespace) -> Ledger:
         folder = Path(name)
         with TruthProcess.running(options.pytorch, TRUTH, folder / "truth.log") as truth:
             cache_dir = options.cache or folder / "cache"
-            for entry, theirs in run(cases_of(options), truth, folder, cache_dir):
+            for entry, theirs in run(cases_of(options), truth, folder, cache_dir, options.mesh):
                 ledger.entries.append(entry)
                 answers[entry.case] = theirs
                 report(entry, ledger, begun, options.verbose)
@@ -91,6 +92,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first of `count` seeds")
     parser.add_argument("--z-image", action="store_true", help="draw checkpoints of Z-Image")
     parser.add_argument("--klein", action="store_true", help="draw checkpoints of FLUX.2 klein")
+    parser.add_argument("--mesh", default=ONE_DEVICE, help="of our side: data=1,model=2")
     parser.add_argument("--cases", help="seeds or names, separated by commas")
     parser.add_argument("--store", action="store_true", help="write the truths of `make test`")
     parser.add_argument("--verbose", action="store_true", help="print every case")
@@ -100,7 +102,7 @@ def main() -> int:
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     ledger = compare_all(options)
     print(ledger.table())
-    print(json.dumps({**ledger.numbers(), "first_seed": options.seed}))
+    print(json.dumps({**ledger.numbers(), "first_seed": options.seed, "mesh": options.mesh}))
     return bool(ledger.failures)
 
 

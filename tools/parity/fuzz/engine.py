@@ -43,8 +43,10 @@ from tools.parity.known.write import init_image, inpaint_mask
 MAX_STEPS = 4
 
 
-def generate(draft: Draft, cache_dir: Path) -> NDArray[np.uint8]:
+def generate(draft: Draft, cache_dir: Path, mesh: str) -> NDArray[np.uint8]:
     """Return the images of the job, uint8 `[n, h, w, 3]`.
+
+    `mesh` is the worker's setting, with one copy of the weights.
 
     Raises:
         CheckpointError, ConfigurationError: The checkpoint is refused.
@@ -52,7 +54,7 @@ def generate(draft: Draft, cache_dir: Path) -> NDArray[np.uint8]:
     """
     engine = load_engine(
         str(draft.single_file or draft.folder),
-        devices=1,
+        mesh=mesh,
         per_device_batch=2,
         cache_dir=cache_dir,
         max_num_inference_steps=MAX_STEPS,
@@ -78,7 +80,10 @@ def _run(engine: DiffusionEngine, job: Job) -> NDArray[np.uint8]:
     inputs = TextCache(0).fill(inputs, partial(_encode_text, programs, engine._weights), 1)
     init_images = engine._input_builder.init_images(specs, shape)
     init_latents = engine._empty_batch.init_latents(shape)
-    with patch.object(diffusion_programs, "normal", _normal):
+    with (
+        patch.object(diffusion_programs, "normal", _normal),
+        jax.set_mesh(engine._placement.mesh),
+    ):
         if init_images is not None:
             init_latents = _encode(programs, engine._weights, init_images)
         conditions, state = _begin(programs, engine._weights, inputs, init_latents)

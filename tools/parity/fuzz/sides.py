@@ -18,18 +18,20 @@ from tools.parity.truth_process import TruthProcess
 
 TRUTH: Final = "tools.parity.fuzz.truth"
 """This module answers what diffusers makes of a checkpoint."""
+ONE_DEVICE: Final = "data=1"
+"""It is a setting of a worker's mesh."""
 
 _KEPT_CASES: Final = 20
 """Programs of so many cases are kept for those after them. Each takes memory: without a limit the
 process grew to 19 GB."""
 
 
-def ours(draft: Draft, cache_dir: Path) -> Outcome:
+def ours(draft: Draft, cache_dir: Path, mesh: str = ONE_DEVICE) -> Outcome:
     """Return our images, or our error."""
     from tools.parity.fuzz.engine import generate
 
     try:
-        return Outcome(images=generate(draft, cache_dir))
+        return Outcome(images=generate(draft, cache_dir, mesh))
     except ImagefleetError as error:
         return Outcome(error=f"{type(error).__name__}: {error}")
     except Exception as error:
@@ -37,9 +39,13 @@ def ours(draft: Draft, cache_dir: Path) -> Outcome:
 
 
 def run(
-    cases: Sequence[str], truth: TruthProcess, folder: Path, cache_dir: Path
+    cases: Sequence[str],
+    truth: TruthProcess,
+    folder: Path,
+    cache_dir: Path,
+    mesh: str = ONE_DEVICE,
 ) -> Iterator[tuple[Entry, Outcome]]:
-    """Yield the entry of each case, and what diffusers answered."""
+    """Yield the entry of each case, and what diffusers answered. `mesh` is that of our side."""
     for number, case in enumerate(cases, 1):
         if number % _KEPT_CASES == 0:
             _forget_programs()
@@ -48,7 +54,7 @@ def run(
         truth.ask(draft.describe())
         # If diffusers draws weights, ours must wait for them; otherwise both work at once.
         theirs = _outcome(truth.answer()) if draft.network else None
-        mine = ours(draft, cache_dir)
+        mine = ours(draft, cache_dir, mesh)
         theirs = theirs or _outcome(truth.answer())
         yield compare(case, mine, theirs, tuple(draft.changes)), theirs
         shutil.rmtree(place)

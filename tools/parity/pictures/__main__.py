@@ -1,9 +1,9 @@
 """Make images of drawn jobs for well-known structures, and compare them with those of diffusers.
 
-`make parity-pictures`, or with PICTURES="--jobs 32 --seed 3 --only SSD-1B". Each checkpoint is tiny
-and has the structure of the published one. Its jobs name schedulers, LoRA, the token of a
-textual inversion, seeds, images above the first, masks and images; they are made in whole batches
-and again by a stream. It ends with a table and one line of JSON, and with exit code 1 if an image
+`make parity-pictures`, or with PICTURES="--jobs 32 --seed 3 --only SSD-1B", or PICTURES="--mesh
+data=1,model=2" for devices that share weights. Each checkpoint is tiny and has the structure of the
+published one. Its jobs name schedulers, LoRA, the token of a textual inversion, seeds, images above
+the first, masks and images; they are made in whole batches and again by a stream. It ends with a table and one line of JSON, and with exit code 1 if an image
 is more than one level from that of diffusers.
 """
 
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,7 +64,8 @@ def compare(name: str, truth: TruthProcess, options: argparse.Namespace, place: 
     is_xl = "text_encoder_2" in KNOWN[name].text_encoders
     write_inversion(files, is_xl=is_xl, seed=options.seed)
 
-    loaded = engine.load(folder, files, side, options.cache, streams=False)
+    load = partial(engine.load, folder, files, side, options.cache, mesh=options.mesh)
+    loaded = load(streams=False)
     info = loaded.info
     jobs = [engine.offered(job, info) for job in draw_jobs(name, options.seed, options.jobs)]
     for number, job in enumerate(jobs):
@@ -72,8 +74,7 @@ def compare(name: str, truth: TruthProcess, options: argparse.Namespace, place: 
     specs = [engine.spec_of(job, info, side) for job in jobs]
     made = {"batch": engine.batch_images(loaded, specs)}
     if not options.no_streams:
-        streaming = engine.load(folder, files, side, options.cache, streams=True)
-        made["stream"] = engine.stream_images(streaming, specs)
+        made["stream"] = engine.stream_images(load(streams=True), specs)
     truth.ask({**places, "side": side, "jobs": as_json(jobs)})
     answer = truth.answer()
     return _judge(Result(name=name, side=side), made, answer, as_json(jobs))
@@ -122,6 +123,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=16, help="of each checkpoint")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="a part of the names of checkpoints")
+    parser.add_argument("--mesh", default="data=1", help="of our side: data=1,model=2")
     parser.add_argument("--no-streams", action="store_true", help="make whole batches only")
     parser.add_argument("--cache", type=Path, help="a folder for compiled programs, to keep")
     options = parser.parse_args()
@@ -139,6 +141,7 @@ def main() -> int:
         "more than one level apart": sum(len(each.failures) for each in results),
         "refused by diffusers": sum(each.refused for each in results),
         "seed": options.seed,
+        "mesh": options.mesh,
     }
     print(json.dumps(numbers))
     return bool(numbers["more than one level apart"])

@@ -29,11 +29,16 @@ _CALLS: Final = 2 * MAX_STEPS + 2
 """Calls of the network, at most: two a step."""
 
 
-def load(folder: Path, files: Path, side: tuple[int, int], cache: Path, *, streams: bool) -> Engine:
-    """Load the checkpoint with its LoRA and its token. Nothing is compiled yet."""
+def load(
+    folder: Path, files: Path, side: tuple[int, int], cache: Path, *, mesh: str, streams: bool
+) -> Engine:
+    """Load the checkpoint with its LoRA and its token. Nothing is compiled yet.
+
+    `mesh` is the worker's setting, with one copy of the weights.
+    """
     return load_engine(
         str(folder),
-        devices=1,
+        mesh=mesh,
         per_device_batch=SLOTS,
         cache_dir=cache,
         max_num_inference_steps=MAX_STEPS,
