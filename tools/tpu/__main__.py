@@ -81,7 +81,8 @@ def line(row: Row, result: Account) -> str:
         f"{memory} {estimate.flops / 1e12:>7.2f} "
         f"{estimate.cycles / 1e6:>8.1f} {estimate.kernel_cycles / 1e6:>8.1f} "
         f"{estimate.milliseconds(generation):>8.1f} {estimate.share_of_peak(generation):>6.0%} "
-        f"{estimate.collectives:>11} {estimate.uncounted_kernels:>9}"
+        f"{estimate.collectives:>11} {estimate.awaited_bytes / 1e6:>10,.0f} "
+        f"{estimate.hidden_bytes / 1e6:>9,.0f} {estimate.uncounted_kernels:>9}"
     )
 
 
@@ -89,7 +90,8 @@ HEADER = (
     f"{'model':<5} {'host':<6} {'model':>5} {'images':>6} {'program':<14} {'outcome':<10} "
     f"{'took s':>6} {'check GB':>8} {'compiler GB':>11} {'differ':>6} "
     f"{'args MB':>8} {'temps MB':>8} {'memory':>6} {'TFLOP':>7} {'Mcycles':>8} {'kernels':>8} "
-    f"{'est. ms':>8} {'peak':>6} {'collectives':>11} {'uncounted':>9}"
+    f"{'est. ms':>8} {'peak':>6} {'collectives':>11} {'awaited MB':>10} "
+    f"{'hidden MB':>9} {'uncounted':>9}"
 )
 
 

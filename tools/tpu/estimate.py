@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from imagefleet.worker.engine.placement.tpu_hosts import TpuGeneration
+from tools.tpu.exchanges import Exchanges, read_exchanges
 from tools.tpu.kernel_cycles import kernel_cycles
 
 _ENTRY: Final = "ENTRY"
@@ -17,9 +18,6 @@ _COMPUTATION: Final = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\{$")
 _CYCLES: Final = re.compile(r'"estimated_cycles":"(\d+)"')
 _LOOP: Final = re.compile(r" while\(.*condition=%?([\w.<>-]+), body=%?([\w.<>-]+)")
 _LIMIT: Final = re.compile(r" s32\[\]\S* constant\((\d+)\)")
-_COLLECTIVE: Final = re.compile(
-    r" (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +35,11 @@ class Estimate:
     uncounted_kernels: int
     """It is the number of kernels whose cycles nobody has counted. The time does not have them."""
     collectives: int
+    """The exchanges between devices. The cycles do not have them."""
+    awaited_bytes: int
+    """A device receives these while it computes nothing."""
+    hidden_bytes: int
+    """A device receives these while it computes."""
 
     @property
     def total_bytes(self) -> int:
@@ -52,11 +55,14 @@ class Estimate:
         return self.flops / (generation.flops_per_cycle * (self.cycles + self.kernel_cycles))
 
 
-def read_estimate(compiled: Any, generation: TpuGeneration) -> Estimate:
-    """Read the account of a `jax.stages.Compiled`."""
+def read_estimate(
+    compiled: Any, generation: TpuGeneration, devices_per_copy: int = 1
+) -> Estimate:
+    """Read the account of a `jax.stages.Compiled`, whose weights so many devices share."""
     memory, costs, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
     results = memory.output_size_in_bytes - memory.alias_size_in_bytes
     kernels = list(all_kernel_cycles(text, generation))
+    exchanges = program_exchanges(text, devices_per_copy)
     return Estimate(
         argument_bytes=memory.argument_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes + memory.generated_code_size_in_bytes + results,
@@ -64,7 +70,9 @@ def read_estimate(compiled: Any, generation: TpuGeneration) -> Estimate:
         cycles=program_cycles(text),
         kernel_cycles=sum(filter(None, kernels)),
         uncounted_kernels=kernels.count(None),
-        collectives=len(_COLLECTIVE.findall(text)),
+        collectives=exchanges.count,
+        awaited_bytes=exchanges.awaited_bytes,
+        hidden_bytes=exchanges.hidden_bytes,
     )
 
 
@@ -89,6 +97,12 @@ def all_kernel_cycles(text: str, generation: TpuGeneration) -> Iterator[float | 
     for name, lines in computations.items():
         for cycles in kernel_cycles("\n".join(lines), generation):
             yield cycles if cycles is None else trips.get(name, 1) * cycles
+
+
+def program_exchanges(text: str, devices_per_copy: int) -> Exchanges:
+    """Read what the devices that share weights exchange in one run."""
+    computations = _computations(text)
+    return read_exchanges(computations, _trips(computations), devices_per_copy)
 
 
 def _computations(text: str) -> dict[str, list[str]]:

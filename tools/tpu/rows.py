@@ -134,7 +134,8 @@ def _compile(row: Row) -> Account:
         outcome = Outcome.TOO_LARGE if too_large else Outcome.REFUSED
         return Account(outcome=outcome, message=message, seconds=time.monotonic() - started)
     seconds = time.monotonic() - started
-    estimate = read_estimate(compiled, TPU_HOSTS[row.host].generation)
+    generation = TPU_HOSTS[row.host].generation
+    estimate = read_estimate(compiled, generation, row.devices_per_copy)
     return Account(outcome=Outcome.COMPILES, seconds=seconds, estimate=estimate)
 
 
