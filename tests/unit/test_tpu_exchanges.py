@@ -1,4 +1,4 @@
-"""What devices exchange in a TPU program is counted once, and is hidden if they compute beside it."""
+"""An exchange of a TPU program counts once, and is hidden if the devices compute beside it."""
 
 from tools.tpu.estimate import program_exchanges
 

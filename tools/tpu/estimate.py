@@ -55,9 +55,7 @@ class Estimate:
         return self.flops / (generation.flops_per_cycle * (self.cycles + self.kernel_cycles))
 
 
-def read_estimate(
-    compiled: Any, generation: TpuGeneration, devices_per_copy: int = 1
-) -> Estimate:
+def read_estimate(compiled: Any, generation: TpuGeneration, devices_per_copy: int = 1) -> Estimate:
     """Read the account of a `jax.stages.Compiled`, whose weights so many devices share."""
     memory, costs, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
     results = memory.output_size_in_bytes - memory.alias_size_in_bytes

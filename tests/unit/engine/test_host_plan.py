@@ -111,8 +111,9 @@ def test_stable_diffusion_in_float32_fits_v2_only_with_two_devices_a_copy(tmp_pa
 
 
 COMPILED: Final[dict[str, tuple[dict[int, float], float]]] = {
-    "sd14": ({1: 16.4, 4: 55.3}, 23.1),
-    "sdxl": ({1: 91.5}, 80.4),
+    "sd14": ({1: 16.4, 4: 55.3}, 17.4),
+    "sd21": ({}, 33.5),
+    "sdxl": ({1: 91.5}, 59.5),
 }
 """Milliseconds on v5e by the TPU compiler: of a step, by the images of a device, and of the
 decoder. docs/tpu.md has their source."""
@@ -128,9 +129,9 @@ def test_the_times_of_a_plan_are_within_15_percent_of_the_compilers(name: str) -
     assert times.step_seconds(replace(flops, peak_shares={})) is None
     for images, milliseconds in steps.items():
         assert times.step_seconds(flops, images) == pytest.approx(milliseconds / 1e3, rel=0.15)
-    for count in (1, 50):
+    for count in (0, 1, 50) if steps else (0,):
         image = times.image_seconds(flops, count)
-        assert image == pytest.approx((count * steps[1] + decode) / 1e3, rel=0.15)
+        assert image == pytest.approx((count * steps.get(1, 0) + decode) / 1e3, rel=0.15)
 
 
 def test_a_plan_has_times_only_where_whole_copies_were_compiled(tmp_path: Path) -> None:
@@ -149,8 +150,8 @@ def test_a_plan_has_times_only_where_whole_copies_were_compiled(tmp_path: Path) 
     # 16 images are a larger step than any that was compiled.
     assert timed == {("v5e-4", "bfloat16", 1, images) for images in (1, 2, 4, 8)}
     rates = {key: planned.images_per_second[shape] for key, planned in plans.items()}
-    # A batch of 50 steps takes 888 ms by the compiler.
-    assert rates.pop(("v5e-4", "bfloat16")) == pytest.approx(4 / 0.888, rel=0.15)
+    # A batch of 50 steps takes 837 ms by the compiler.
+    assert rates.pop(("v5e-4", "bfloat16")) == pytest.approx(4 / 0.837, rel=0.15)
     assert set(rates.values()) == {None}
 
 

@@ -1,9 +1,9 @@
 """Draw checkpoints, ask diffusers and then our engine, and count how they compare.
 
 `make parity-fuzz FUZZ="--count 2000 --seed 1"`, `FUZZ=--z-image` for Z-Image and `FUZZ=--klein` for
-FLUX.2 klein, `--cases 17,z205,k9` to repeat single ones, or `--mesh data=1,model=2` for devices that
-share weights. It ends with one line of JSON, and with exit code 1 if anything was silently different
-or crashed.
+FLUX.2 klein, `--cases 17,z205,k9` to repeat single ones, or `--mesh data=1,model=2` for devices
+that share weights. It ends with one line of JSON, and with exit code 1 if anything was silently
+different or crashed.
 """
 
 import argparse

@@ -3,8 +3,9 @@
 `make parity-pictures`, or with PICTURES="--jobs 32 --seed 3 --only SSD-1B", or PICTURES="--mesh
 data=1,model=2" for devices that share weights. Each checkpoint is tiny and has the structure of the
 published one. Its jobs name schedulers, LoRA, the token of a textual inversion, seeds, images above
-the first, masks and images; they are made in whole batches and again by a stream. It ends with a table and one line of JSON, and with exit code 1 if an image
-is more than one level from that of diffusers.
+the first, masks and images; they are made in whole batches and again by a stream. It ends with a
+table and one line of JSON, and with exit code 1 if an image is more than one level from that of
+diffusers.
 """
 
 import argparse
