@@ -99,8 +99,11 @@ end
 local function root_of_level(level)
   for _, queue in ipairs(queues) do
     local length = redis.pcall('LLEN', queue.name .. level)  -- a key of another type holds no messages
-    if type(length) ~= 'number' then end_unless_readable(length) end
-    queue.left = type(length) == 'number' and length or 0
+    if type(length) ~= 'number' then
+      end_unless_readable(length)
+      length = 0
+    end
+    queue.left = length
     if queue.left == 0 then queue.empty_levels = queue.empty_levels + 1 end
     if level == URGENT and not all_seen then note_urgency(queue) end
   end

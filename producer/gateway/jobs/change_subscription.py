@@ -31,7 +31,6 @@ class ChangeSubscription:
         self._redis: Any = connection.redis  # redis-py has no types for this part
         self._lanes = connection.lanes
         self._pubsub: Any = None
-        self._followed: Set[str] = frozenset()
         self._jobs: dict[str, str] = {}
         """They are by the channels of their changes."""
         self._retry_at = 0.0
@@ -58,19 +57,19 @@ class ChangeSubscription:
         """End all subscriptions, and close the connection."""
         if self._pubsub is not None:
             self._pubsub.close()
-        self._pubsub, self._followed = None, frozenset()
+        self._pubsub = None
         self._jobs.clear()
 
     def _follow(self, job_ids: Set[str]) -> None:
         pubsub = self._pubsub = self._pubsub or self._redis.pubsub()
-        if new := {self._channel(job_id): job_id for job_id in job_ids - self._followed}:
+        followed = set(self._jobs.values())
+        if new := {self._channel(job_id): job_id for job_id in job_ids - followed}:
             self._jobs.update(new)
             pubsub.subscribe(*new)
-        if old := [self._channel(job_id) for job_id in self._followed - job_ids]:
+        if old := [self._channel(job_id) for job_id in followed - job_ids]:
             pubsub.unsubscribe(*old)
             for channel in old:
                 del self._jobs[channel]
-        self._followed = frozenset(job_ids)
 
     def _channel(self, job_id: str) -> str:
         """Return a channel, which each server of a cluster passes on to all others."""
@@ -80,7 +79,7 @@ class ChangeSubscription:
         from redis import TimeoutError as RedisTimeoutError
 
         heard: set[str] = set()
-        while self._followed and (left := deadline - time.monotonic()) > 0:
+        while self._jobs and (left := deadline - time.monotonic()) > 0:
             message = self._pubsub.get_message(timeout=left)
             if message is not None and message["type"] in ("message", "subscribe"):
                 if (job_id := self._jobs.get(message["channel"])) is not None:
