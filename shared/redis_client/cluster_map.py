@@ -32,6 +32,7 @@ class ClusterMap:
         """Return the host and port of the master of a slot.
 
         Raises:
+            redis.AuthenticationError: the servers refuse the credentials.
             redis.ConnectionError: no server answers, or none has the slot now.
         """
         with self._lock:
@@ -39,6 +40,8 @@ class ClusterMap:
                 self._ask()
                 node = self._nodes.get_node_from_slot(slot)
             except RedisClusterException as error:
+                if isinstance(error.__cause__, redis.AuthenticationError):
+                    raise error.__cause__ from None
                 raise redis.ConnectionError(f"the cluster names no master: {error}") from error
         return node.host, node.port
 
