@@ -177,14 +177,13 @@ def _dispatcher_with(
 ) -> tuple[Dispatcher, Attempt]:
     """Return a dispatcher with one accepted job. `meanwhile` runs while the job is starting."""
     starter: Any = SlowStarter(lambda: meanwhile(dispatcher))
-    claims: Any = SimpleNamespace(claim=lambda *_, **__: [], holds=lambda tag: True)
-    claims.number_of = lambda tag: 0
+    claims: Any = SimpleNamespace(claim=lambda *_, **__: [], holds=lambda tag: True, worker="w")
     nobody: Any = None
     lane = JobLane(
         claims=claims, starter=starter, in_flight=in_flight, executor=nobody, progress=nobody
     )
     dispatcher = Dispatcher(
-        JobLanes(claims, [lane]),
+        JobLanes.single(lane),
         4,
         RowBacklog(4),
         InputImages(MemoryStore(), AllowList()),

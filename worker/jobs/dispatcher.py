@@ -6,7 +6,7 @@ no images.
 Celery still owns the life of a request: it decodes, checks revoked and expired, traces, stores
 results, follows chains and acknowledges. The dispatcher decides two things only: when messages are
 claimed (`next_batch`, when the devices are free; `prefetch_if_due`, shortly before), and what
-happens between "received" and "sent to the pool" (`accept`: the images of the job wait for a device
+happens between "received" and "sent to the pool" (`Intake`: the images of the job wait for a device
 batch).
 """
 
@@ -14,19 +14,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 import redis
-from celery.worker.request import Request
-from celery.worker.state import task_ready
 
-from imagefleet.shared.errors import LeaseLost, MessageRejected
+from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
-from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.devices.batching import BatchTimeout, first_suspect_delivery, next_batch
 from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
 from imagefleet.worker.devices.row_backlog import RowBacklog
@@ -34,9 +30,9 @@ from imagefleet.worker.devices.slots import Slot, slots_of
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 from imagefleet.worker.jobs.input_images import InputImages
-from imagefleet.worker.jobs.job_lanes import JobLane, JobLanes
-from imagefleet.worker.jobs.receive import MessageReceiver
-from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
+from imagefleet.worker.jobs.intake import Intake, SendToPool
+from imagefleet.worker.jobs.job_lanes import JobLanes
+from imagefleet.worker.queues.claim_types import QueueGroup
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +40,6 @@ _RETRY_PAUSE_S: Final = 1.0
 """Pause after a failed claim."""
 _MAX_CLAIMS: Final = 8
 """Claims in a row, if all before the last one brought jobs that had to be delayed."""
-
-SendToPool = Callable[[Request], None]
 
 
 class Dispatcher:
@@ -79,8 +73,12 @@ class Dispatcher:
         """
         self._lanes = lanes
         self._claims = lanes.claims
-        make_receiver = partial(MessageReceiver, self._claims.holds, input_images, max_deliveries)
-        self._receivers = [make_receiver(lane) for lane in lanes]
+        self._intake = Intake(
+            lanes, backlog, input_images, max_deliveries, on_started=self._queue_or_fetch
+        )
+        self.accept: Final = self._intake.accept
+        self.settle: Final = self._intake.settle
+        self.attended_tags: Final = self._intake.attended_tags
         self._backlog = backlog
         self._input_images = input_images
         self._capacity = capacity
@@ -93,12 +91,6 @@ class Dispatcher:
         self._prefetch_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
         self._groups: Sequence[QueueGroup] = ()
         self._bulk_groups: Sequence[QueueGroup] = ()
-        self._strategies: dict[str, Any] = {}
-        self._send_to_pool: SendToPool = lambda request: None
-        self._claimed: deque[tuple[Claimed, str]] = deque()  # each with the task of its queue
-        self._accepted: dict[str, Claimed] = {}
-        """It holds the claims of requests by tag, from their acceptance by Celery to their end."""
-        self._requests: deque[Request] = deque()
         self._waiting: deque[Slot] = deque()
         self._closed = False
         self._lock = threading.RLock()  # a signal handler may interrupt the thread that holds it
@@ -112,35 +104,7 @@ class Dispatcher:
         """
         self._groups = [group for group in groups if not group.bulk]
         self._bulk_groups = [group for group in groups if group.bulk]
-        self._strategies, self._send_to_pool = strategies, send_to_pool
-
-    def accept(self, request: Request) -> None:
-        """Keep a request that Celery received until the next batch (Celery's `on_task_request`)."""
-        claimed: Claimed = request.message.claimed
-        self._accepted[claimed.tag] = claimed
-        if request.name == BULK_TASK_NAME:
-            self._backlog.add_shard(claimed)
-            self._send(request)
-        else:
-            self._requests.append(request)
-
-    def settle(self, tag: str, error: BaseException | None = None) -> None:
-        """Note that Celery's pool has finished with a request. If the claim is still held, Celery
-        itself failed, and the message becomes a dead letter."""
-        claimed, lane = self._accepted.pop(tag, None), self._lanes.of(tag)
-        outcome = lane.in_flight.remove(tag)
-        if claimed is None or not self._claims.holds(tag):
-            return
-        reason = MessageRejected(f"Celery failed with it: {type(error).__name__}: {error}")
-        if isinstance(outcome, Attempt):
-            outcome.abandon(reason)
-        self._backlog.remove_shard(tag)
-        log.error("Celery failed with the message of claim %s", tag, exc_info=error)
-        lane.starter.refuser.reject_message(claimed, reason)
-
-    def attended_tags(self) -> set[str]:
-        """Return the tags of the claims that this worker attends to."""
-        return {claimed.tag for claimed, _ in list(self._claimed)} | set(self._accepted)
+        self._intake.attach(strategies, send_to_pool)
 
     def next_batch(self, free_slots: int | None = None, prefer: Shape | None = None) -> list[Slot]:
         """Return up to `free_slots` slots of one compile key, by default a batch, or none at all.
@@ -208,10 +172,8 @@ class Dispatcher:
             for _ in range(_MAX_CLAIMS):
                 self._claim(free_slots, prefer)
                 self._claim_shard()
-                delayed = self._receive_claimed()
-                if self._requests:
-                    for lane in self._lanes:
-                        self._start_attempts(lane)
+                delayed = self._intake.receive()
+                if self._intake.start():
                     self._prefetch_timer.record_preparation(time.monotonic() - started)
                 if not delayed:
                     break
@@ -224,7 +186,7 @@ class Dispatcher:
     def _claim(self, free_slots: int, prefer: Shape | None) -> None:
         if self._suspect_in_flight():
             return  # a suspect runs alone in its worker
-        unstarted = len(self._claimed) + len(self._requests)  # what an error has left
+        unstarted = self._intake.count_unstarted()
         max_messages = self._max_in_flight - self._lanes.count_in_flight() - unstarted
         wanted_images = free_slots - len(self._waiting) - unstarted
         if max_messages > 0 and wanted_images > 0:
@@ -237,13 +199,13 @@ class Dispatcher:
                 default_steps=self._default_steps,
                 batch_steps=max((slot.spec.steps for slot in self._waiting), default=0),
             )
-            self._claimed += [(each, TASK_NAME) for each in claimed]
+            self._intake.add(claimed, TASK_NAME)
 
     def _claim_shard(self) -> None:
         """Claim a shard even while jobs wait, so that rows are ready when there are no jobs."""
         if self._bulk_groups and self._backlog.wants_shard() and not self._suspect_in_flight():
             claimed = self._claims.claim(self._bulk_groups, 1, max_messages=1)
-            self._claimed += [(each, BULK_TASK_NAME) for each in claimed]
+            self._intake.add(claimed, BULK_TASK_NAME)
 
     def _suspect_in_flight(self) -> bool:
         suspects = first_suspect_delivery(self._max_deliveries)
@@ -253,45 +215,6 @@ class Dispatcher:
         """Return the queues whose jobs can share a batch with the waiting slots."""
         shapes = {str(slot.work.shape) for slot in islice(self._waiting, 1)} or {str(prefer)}
         return [each for each in self._groups if each.name in shapes] or self._groups
-
-    def _receive_claimed(self) -> bool:
-        """Receive the claimed messages. Return whether some of them were delayed."""
-        delayed = False
-        while self._claimed:
-            claimed, task = self._claimed[0]
-            receiver = self._receivers[self._claims.number_of(claimed.tag)]
-            delayed |= receiver.receive(claimed, task, self._strategies[task])
-            if self._claims.holds(claimed.tag) and claimed.tag not in self._accepted:
-                receiver.reject(claimed, MessageRejected("Celery did not accept it"))
-            self._claimed.popleft()
-        return delayed
-
-    def _start_attempts(self, lane: JobLane) -> None:
-        """Start or refuse the attempts of a lane's requests, then send these to Celery's pool."""
-        tagged = [(each, each.message.claimed.tag) for each in self._requests]
-        requests = [each for each, tag in tagged if self._lanes.of(tag) is lane]
-        outcomes = lane.starter.start(requests) if requests else []
-        for request, outcome in zip(requests, outcomes, strict=True):
-            tag = request.message.claimed.tag
-            if lane.claims.holds(tag):
-                if outcome is not None:
-                    lane.in_flight.add(tag, outcome)
-                self._send(request)
-                if isinstance(outcome, Attempt) and lane.claims.holds(tag):
-                    self._queue_or_fetch(outcome)
-            if not lane.claims.holds(tag):
-                self._accepted.pop(tag, None)
-                task_ready(request)  # otherwise Celery remembers it for ever
-            self._requests.remove(request)
-
-    def _send(self, request: Request) -> None:
-        """Send a request to Celery's pool. If Celery fails, the message becomes a dead letter."""
-        try:
-            self._send_to_pool(request)
-        except Exception as error:
-            if is_outage(error):
-                raise
-            self.settle(request.message.claimed.tag, error)
 
     def _queue_or_fetch(self, attempt: Attempt) -> None:
         if attempt.request.image is None and attempt.request.latents is None:

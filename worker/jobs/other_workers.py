@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import redis
+
 from imagefleet.shared.jobs.failed_attempts import FailedAttempt, failed_alone
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.records import JobRecords
@@ -64,7 +66,7 @@ class OtherWorkers:
     def _ready(self) -> list[WorkerStatus]:
         now = time.monotonic()
         if now - self._read_at >= _STATUS_AGE_S:
-            self._statuses, self._read_at = self._registry.statuses(), now
+            self._read(now)
         return [
             each
             for each in self._statuses
@@ -72,6 +74,14 @@ class OtherWorkers:
             and each.model == self._model
             and each.worker != self._worker
         ]
+
+    def _read(self, now: float) -> None:
+        """Read what the workers report. While Redis does not answer, what they said last counts."""
+        self._read_at = now
+        try:
+            self._statuses = self._registry.statuses()
+        except redis.RedisError as error:
+            log.warning("what other workers report is not known now: %s", error)
 
 
 def _serves(status: WorkerStatus, attempt: Attempt) -> bool:

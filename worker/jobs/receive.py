@@ -36,10 +36,10 @@ class MessageReceiver:
 
     def __init__(
         self,
+        lane: JobLane,
         is_held: Callable[[str], bool],
         input_images: InputImages,
         max_deliveries: int,
-        lane: JobLane,
     ) -> None:
         """Take a function that returns whether this worker holds a claim, of any lane."""
         starter = lane.starter

@@ -6,7 +6,8 @@ its own lease and its own turns. This module does not depend on jobs.
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -124,12 +125,13 @@ class LaneClaims:
         first = self._next
         for step in range(len(self.parts)):
             number = (first + step) % len(self.parts)
-            if self._is_paused(number):
+            if self.is_paused(number):
                 continue
             images = sum(message.images for message in claimed)
             if images >= wanted_images or len(claimed) >= max_messages:
                 break
-            try:
+            found: list[Claimed] = []
+            with self.pausing(number):
                 found = self.parts[number].claim(
                     self._groups_of(number, groups, claimed),
                     wanted_images - images,
@@ -137,10 +139,7 @@ class LaneClaims:
                     holds_others=not self.held_tags() <= set(ignored_tags),
                     **options,
                 )
-            except (redis.RedisError, LeaseLost) as failure:
-                self._note_failure(number, failure)
-                continue
-            self._outages.pop(number, None)
+                self._outages.pop(number, None)
             if found:
                 claimed += found
                 self._next = (number + 1) % len(self.parts)
@@ -150,10 +149,21 @@ class LaneClaims:
             raise max(self._outages.values(), key=lambda outage: outage.ends_at).error
         return claimed
 
-    def _is_paused(self, number: int) -> bool:
+    def is_paused(self, number: int) -> bool:
         """Return whether a lane is left out now."""
         outage = self._outages.get(number)
         return outage is not None and time.monotonic() < outage.ends_at
+
+    @contextmanager
+    def pausing(self, number: int) -> Iterator[None]:
+        """Leave a lane out for a while if it does not answer inside the block, and raise nothing.
+        The only lane is not left out: its error is raised."""
+        try:
+            yield
+        except (redis.RedisError, LeaseLost) as failure:
+            if len(self.parts) == 1:
+                raise
+            self._note_failure(number, failure)
 
     def _groups_of(
         self, number: int, groups: Sequence[QueueGroup], claimed: Sequence[Claimed]
@@ -176,7 +186,7 @@ class LaneClaims:
         self._outages[number] = _Outage(
             error=failure, failures=failures + 1, ends_at=time.monotonic() + pause_s
         )
-        log.warning("claiming in lane %d failed, again in %.1f s: %s", number, pause_s, failure)
+        log.warning("lane %d does not answer, again in %.1f s: %s", number, pause_s, failure)
 
     def held_tags(self) -> set[str]:
         """Return the tags of all messages that are neither acknowledged nor requeued yet."""

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.offers import OfferRegistry, OfferRenewal
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
@@ -42,7 +41,7 @@ from imagefleet.worker.process.log_format import name_worker
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.join_fleet import FleetJoin, member_of
-from imagefleet.worker.startup.lane_parts import image_expiry, make_claims
+from imagefleet.worker.startup.lane_parts import image_expiry, make_claims, make_dead_letters
 from imagefleet.worker.startup.load_model import load_model
 from imagefleet.worker.startup.redis_clients import connect_clients
 from imagefleet.worker.startup.start_delivery import start_delivery
@@ -170,34 +169,38 @@ class _Builder:
         )
 
     def _build_job_lane(self, lane: Lane) -> JobLane:
-        settings, info = self._settings, self._engine.info
         claims, records = self._claims.parts[lane.number], self._job_records(lane)
-        dead_letters = DeadLetters(
-            lane.client, lane.namespace, max_bytes=settings.max_dead_letter_bytes
-        )
-        is_here = partial(is_in_lane, lane.number, len(self._retrying))
-        in_flight, first = InFlight(), self._retrying.first
+        dead_letters, in_flight = make_dead_letters(lane, self._settings), InFlight()
         return JobLane(
             claims=claims,
-            starter=JobStarter(
-                claims,
-                records,
-                Refuser(claims, records, dead_letters, is_here),
-                info,
-                settings.max_deliveries,
-                image_expiry(lane, self._settings, self._stores),
-                OtherWorkers(WorkerRegistry(first.client, first.namespace), self._name, info.name),
-            ),
+            starter=self._build_starter(lane.number),
             in_flight=in_flight,
             executor=JobExecutor(
                 in_flight,
                 records,
                 claims,
                 self._build_finisher(records, in_flight),
-                RetryPolicy(records, claims, dead_letters, settings.max_retries),
+                RetryPolicy(records, claims, dead_letters, self._settings.max_retries),
                 self._health,
             ),
             progress=ProgressReporter(records, partial(self._count_workers, lane.number)),
+        )
+
+    def _build_starter(self, number: int) -> JobStarter:
+        """Return what starts the jobs of a lane. It waits for Redis only where there is no other
+        lane, because one thread starts the jobs of all."""
+        settings, info = self._settings, self._engine.info
+        lanes = self._retrying if len(self._retrying) == 1 else self._no_retry
+        first, lane, claims = lanes.first, lanes[number], self._claims.parts[number]
+        records, dead_letters = self._job_records(lane), make_dead_letters(lane, settings)
+        return JobStarter(
+            claims,
+            records,
+            Refuser(claims, records, dead_letters, partial(is_in_lane, number, len(lanes))),
+            info,
+            settings.max_deliveries,
+            image_expiry(lane, settings, self._stores),
+            OtherWorkers(WorkerRegistry(first.client, first.namespace), self._name, info.name),
         )
 
     def _build_finisher(self, records: JobRecords, in_flight: InFlight) -> JobFinisher:

@@ -1,5 +1,6 @@
 """Make those parts of a worker that need nothing but its settings and the keys of its lanes."""
 
+from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.redis_client.lanes import Lane, Lanes
 from imagefleet.worker.queues.claims import Claims
@@ -37,3 +38,8 @@ def image_expiry(lane: Lane, settings: WorkerSettings, stores: Stores) -> ImageE
         stores.images_url or stores.images.url,
         default_keep_s=settings.keep,
     )
+
+
+def make_dead_letters(lane: Lane, settings: WorkerSettings) -> DeadLetters:
+    """Return the dead letters of a lane."""
+    return DeadLetters(lane.client, lane.namespace, max_bytes=settings.max_dead_letter_bytes)
