@@ -34,8 +34,12 @@ def create_app(settings: WorkerSettings) -> Celery:
             "model after the other"
         )
     redis_url = settings.redis_url.get_secret_value()
-    url, options = celery_url(redis_url), transport_options(redis_url)
-    app = Celery("imagefleet", broker=url, backend=url, set_as_current=False)
+    if settings.in_cluster:  # Celery cannot speak to one, so it serves only this process
+        broker, backend, options = "memory://localhost", "disabled://", {}
+    else:
+        broker = backend = celery_url(redis_url)
+        options = transport_options(redis_url)
+    app = Celery("imagefleet", broker=broker, backend=backend, set_as_current=False)
     app.conf.update(
         task_default_queue=queue_name(settings.namespace, None, None, None),
         worker_pool="threads",  # JAX must not be forked; a solo pool blocks Celery's own loop

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from imagefleet.producer.connection.lane_records import LaneRecords
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnreadableRecord
@@ -17,6 +17,7 @@ from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.recent_ends import RecentEnds
 from imagefleet.shared.jobs.record_marks import Mark
 from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.redis_client.cluster_check import check_number
 from imagefleet.shared.redis_client.connection import (
     check_connection,
     connect_lanes,
@@ -45,13 +46,14 @@ log = logging.getLogger(__name__)
 class Connection:
     """The connection reaches Redis at its first command. Threads may share it."""
 
-    def __init__(self, settings: Settings, redis: "Redis | None" = None) -> None:
+    def __init__(self, settings: Settings, redis: "Redis | None" = None, **options: Any) -> None:
+        """Take a client of another owner, or the options of `connect_lanes`."""
         self.settings: Final = settings
         self._storage_url = settings.storage_url
         self._stores: dict[str, ObjectStore] = {}
         self._url = settings.redis_url.get_secret_value()
         self.lanes: Final = (
-            connect_lanes(self._url, settings.namespace)
+            connect_lanes(self._url, settings.namespace, lanes=settings.lanes, **options)
             if redis is None
             else Lanes.single(_check_decodes(redis), settings.namespace)
         )
@@ -62,6 +64,7 @@ class Connection:
         self.recent_ends: Final = RecentEnds(self.lanes)
         self._offers = OfferRegistry(self.redis, self.namespace)
         self._checked = False
+        self._lanes_compared = redis is not None or not settings.in_cluster
         self._warned_of_no_worker = False
 
     @cached_property
@@ -100,7 +103,14 @@ class Connection:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Raise BrokerUnavailable for Redis errors inside the block."""
+        """Raise BrokerUnavailable for Redis errors inside the block.
+
+        Raises:
+            ConfigurationError: the fleet in this cluster was made with another number of lanes.
+        """
+        if not self._lanes_compared:
+            check_number(self.lanes, self._url, self.settings.namespace)
+            self._lanes_compared = True
         with translate_errors(self._url):
             yield
 
@@ -258,8 +268,9 @@ class Connection:
             return
         self._checked = True
         with suppress(Exception):  # only the jobs themselves need Redis' answers
-            info = self.redis.info()
-            for risk in filter(None, [find_fault(info), *find_risks(info)]):
+            info, in_lane = self.redis.info(), self.settings.in_cluster
+            risks = find_risks(info, in_lane=in_lane)
+            for risk in filter(None, [find_fault(info, in_lane=in_lane), *risks]):
                 log.warning("%s", risk if risk.startswith("Redis") else f"Redis {risk}")
 
     def check(self) -> None:

@@ -13,7 +13,7 @@ from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.jobs.fleet_status import FleetStatus
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.redis_client.connection import connect, server_of
+from imagefleet.shared.redis_client.connection import server_of
 from imagefleet.shared.redis_client.memory import RedisMemory
 from imagefleet.shared.settings.settings import Settings
 
@@ -46,10 +46,8 @@ class SnapshotReader:
     """
 
     def __init__(self, settings: Settings) -> None:
-        url = settings.redis_url.get_secret_value()
-        client = connect(url, retries=0, answer_within_s=_COMMAND_S)
-        self._connection = Connection(settings, client)
-        self._server = server_of(url)
+        self._connection = Connection(settings, retries=0, answer_within_s=_COMMAND_S)
+        self._server = server_of(settings.redis_url.get_secret_value())
         self._lock = threading.Lock()
         self._latest: Future[FleetSnapshot] | None = None
 

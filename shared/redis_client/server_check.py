@@ -20,14 +20,18 @@ _UNHEARD: Final = (
     "give it the channels &{namespace}:changes:* of docs/redis.md"
 )
 
+_WHOLE_SLOTS_SINCE: Final = 9
+"""Valkey of this version moves a slot with all its keys at once."""
+
 
 def check_server(
-    client: "Redis", url: str, namespace: str, *, runs_celery: bool = True
+    client: "Redis", url: str, namespace: str, *, runs_celery: bool = True, in_lane: bool = False
 ) -> list[str]:
     """Return warnings about the Redis of a worker or producer. It writes and deletes a few keys.
 
     Args:
         runs_celery: Whether this is a worker, which calls what Celery calls too.
+        in_lane: Whether this is the server of a lane in a cluster.
 
     Raises:
         ConfigurationError: Redis is a cluster, evicts messages, or does not give this user the
@@ -42,8 +46,8 @@ def check_server(
         except redis.ResponseError as error:
             info, warnings = {}, [f"cannot check the settings of Redis: {error}"]
         else:
-            warnings = find_risks(info)
-        if fault := find_fault(info):
+            warnings = find_risks(info, in_lane=in_lane)
+        if fault := find_fault(info, in_lane=in_lane):
             raise ConfigurationError(f"Redis at {server_of(url)} {fault}")
         return warnings + _check_rights(client, url, namespace, runs_celery)
 
@@ -59,12 +63,17 @@ def is_replica(client: "Redis") -> bool:
     return info.get("role") == "slave" and info.get("slave_read_only", 1) == 1
 
 
-def find_fault(info: Mapping[str, Any]) -> str | None:
-    """Return what makes a Redis unusable for a fleet, from its INFO. None: nothing."""
-    if info.get("redis_mode") == "cluster" or info.get("cluster_enabled") == 1:
+def find_fault(info: Mapping[str, Any], *, in_lane: bool = False) -> str | None:
+    """Return what makes a Redis unusable for a fleet, from its INFO. None: nothing.
+
+    Args:
+        in_lane: Whether a lane of a cluster uses it.
+    """
+    is_cluster = info.get("redis_mode") == "cluster" or info.get("cluster_enabled") == 1
+    if is_cluster and not in_lane:
         return (
-            "is a cluster, and a claim reads many queues in one script; "
-            "use a Redis without cluster mode, with Sentinels for failover"
+            "is a cluster, and a claim reads many queues in one script; use the address "
+            "redis+cluster://, with which a fleet has lanes, or a Redis without cluster mode"
         )
     if _evicts_messages(info) and int(info.get("maxmemory", 0)) > 0:
         return (
@@ -74,11 +83,11 @@ def find_fault(info: Mapping[str, Any]) -> str | None:
     return None
 
 
-def find_risks(info: Mapping[str, Any]) -> list[str]:
+def find_risks(info: Mapping[str, Any], *, in_lane: bool = False) -> list[str]:
     """Return what endangers the jobs in a Redis that is usable, from its INFO."""
-    risks = []
+    risks = _risks_in_cluster(info) if in_lane else []
     policy = info.get("maxmemory_policy", "noeviction")
-    if find_fault(info):
+    if find_fault(info, in_lane=in_lane):
         pass  # it is worse than a risk
     elif _evicts_messages(info):
         risks.append(
@@ -94,6 +103,21 @@ def find_risks(info: Mapping[str, Any]) -> list[str]:
         risks.append(
             "Redis has no append-only file and no replica: if it crashes, jobs are lost; "
             "set appendonly to yes"
+        )
+    return risks
+
+
+def _risks_in_cluster(info: Mapping[str, Any]) -> list[str]:
+    risks = []
+    major = str(info.get("valkey_version", "")).partition(".")[0]
+    if not major.isdecimal() or int(major) < _WHOLE_SLOTS_SINCE:
+        risks.append(
+            f"Redis is not Valkey {_WHOLE_SLOTS_SINCE} or newer, and moves slots key by key: the "
+            "jobs of a lane wait while its slot is moved"
+        )
+    if not info.get("connected_slaves"):
+        risks.append(
+            "Redis has a master without a replica: the jobs of its lanes wait while it is down"
         )
     return risks
 

@@ -11,7 +11,8 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.redis_client import address, sentinel
+from imagefleet.shared.redis_client import address, cluster, sentinel
+from imagefleet.shared.redis_client.lanes import DEFAULT_LANES, MAX_LANES
 from imagefleet.shared.text.printable import mask_url
 
 if TYPE_CHECKING:
@@ -33,12 +34,20 @@ class Settings(BaseSettings):
 
     redis_url: SecretStr = Field(
         default=SecretStr("redis://localhost:6379/0"),
-        description="Redis: queues, job records and outbox. redis://, rediss://, unix:// or "
-        "sentinel://host:26379,host2:26379/service.",
+        description="Redis: queues, job records and outbox. redis://, rediss://, unix://, "
+        "sentinel://host:26379,host2:26379/service, or a cluster: "
+        "redis+cluster://host:6379,host2:6379 or rediss+cluster://.",
     )
     namespace: str = Field(
         default="imagefleet",
         description="Prefix of every queue and key, so that fleets can share one Redis.",
+    )
+    lanes: int = Field(
+        default=DEFAULT_LANES,
+        ge=1,
+        le=MAX_LANES,
+        description="In a cluster: parts into which the fleet is cut, each on one master; twice as "
+        "many as the masters that it will ever need. It cannot be changed later.",
     )
     retention_s: int = Field(
         default=7 * 24 * 3600,
@@ -71,10 +80,14 @@ class Settings(BaseSettings):
         if text.startswith(sentinel.SCHEME):
             sentinel.Address.parse(text)
             return url
+        if text.startswith(cluster.SCHEMES):
+            cluster.Address.parse(text)
+            return url
         if not text.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError(
-                "must begin with redis://, rediss://, unix:// or sentinel://; other brokers cannot "
-                "hold a fleet, because a claim is a script of Redis (docs/scale.md)"
+                "must begin with redis://, rediss://, unix://, sentinel:// or redis+cluster://; "
+                "other brokers cannot hold a fleet, because a claim is a script of Redis "
+                "(docs/scale.md)"
             )
         if not text.startswith("unix://"):
             parts = urlsplit(text)
@@ -90,6 +103,11 @@ class Settings(BaseSettings):
                 raise ValueError("must not name port 0")
         address.parse_options(text)
         return url
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether Redis is a cluster, so that the fleet has lanes."""
+        return self.redis_url.get_secret_value().startswith(cluster.SCHEMES)
 
     @classmethod
     def load(cls, **overrides: object) -> Self:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from pydantic import SecretStr
 
 from imagefleet import Client, InvalidRequest, JobCancelled, QueueFull, State, UnknownJob
 from imagefleet.producer.fleet.redrive import redrive
@@ -13,7 +12,6 @@ from imagefleet.producer.gateway.jobs.change_subscription import ChangeSubscript
 from imagefleet.shared.jobs.redis_keys import limits_key, outbox_messages_key, weights_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.lanes import DEFAULT_LANES
-from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import (
     DeliveryOutcome,
@@ -28,10 +26,7 @@ OWN_IDS = [f"job-{n}" for n in range(24)]
 
 @pytest.fixture
 def producer(cluster: RedisCluster, namespace: str) -> Iterator[Client]:
-    """A client of the cluster, whose address the setting refuses as yet."""
-    settings = Settings.load(namespace=namespace)
-    address = {"redis_url": SecretStr(cluster.url)}
-    with Client(settings=settings.model_copy(update=address)) as client:
+    with Client(cluster.url, namespace=namespace) as client:
         yield client
 
 

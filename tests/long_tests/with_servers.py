@@ -277,6 +277,13 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
             ["test_no_accepted_job_is_lost_or_ends_twice_while_masters_die_and_slots_move"],
         ),
     ],
+    "integration/test_lane_worker.py": [
+        Long(
+            "test_a_worker_ends_jobs_of_every_lane_calls_back_and_drains has no outage",
+            ["test_a_worker_goes_on_when_a_master_is_killed"],
+            in_ci=False,
+        ),
+    ],
     "integration/test_lanes.py": [
         Long(
             "test_a_slot_that_moves_as_a_whole_takes_its_jobs_along changes the master too",

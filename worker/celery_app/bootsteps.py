@@ -32,7 +32,8 @@ def install_steps(app: Celery, lifecycle: Lifecycle) -> None:
     """Add the bootsteps to `app`, so that its workers own the devices and claim messages."""
     app.steps["worker"].add(_devices_step(lifecycle, ignore_hangup=is_ignored(signal.SIGHUP)))
     app.steps["consumer"].add(_dispatcher_step(lifecycle))
-    app.steps["consumer"].add(control_step(lifecycle))
+    if not lifecycle.settings.in_cluster:
+        app.steps["consumer"].add(control_step(lifecycle))
 
     @worker_shutting_down.connect(weak=False)
     def stop_claiming(how: str, **_: Any) -> None:
@@ -111,6 +112,13 @@ def _settle_requests(pool: TaskPool, lifecycle: Lifecycle) -> None:
     pool.on_apply = on_apply
 
 
+def _store_refusals(lifecycle: Lifecycle, backend: Any) -> None:
+    """Let those who wait for results of Celery know what this worker refuses."""
+    for lane in lifecycle.parts.jobs:
+        lane.starter.refuser.on_job_failed = backend.mark_as_failure
+        lane.starter.refuser.on_task_rejected = partial(store_rejection, backend)
+
+
 def _dispatcher_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
     class DispatcherStep(bootsteps.StartStopStep):
         """The step takes the queues from kombu's consumer before its first read and gives them to
@@ -136,10 +144,8 @@ def _dispatcher_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
             )
             dispatcher = lifecycle.parts.dispatcher
             dispatcher.attach(groups, consumer.strategies, self._send_to_pool)
-            backend = consumer.app.backend
-            for lane in lifecycle.parts.jobs:
-                lane.starter.refuser.on_job_failed = backend.mark_as_failure
-                lane.starter.refuser.on_task_rejected = partial(store_rejection, backend)
+            if not lifecycle.settings.in_cluster:
+                _store_refusals(lifecycle, consumer.app.backend)
             try:
                 lifecycle.take_work()
             except ConfigurationError as error:

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from celery import Task, states
+from celery.backends.base import DisabledBackend
 
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.worker.jobs.message_end import CeleryResult, MessageEnd
@@ -22,7 +23,8 @@ def message_end(task: Task, claims: Claims, tag: str) -> MessageEnd | None:
     def store(result: dict[str, Any]) -> CeleryResult:
         return celery_result(task.backend, request.id, result, request)
 
-    return MessageEnd(claims=claims, tag=tag, store=None if request.ignore_result else store)
+    ignored = request.ignore_result or isinstance(task.backend, DisabledBackend)
+    return MessageEnd(claims=claims, tag=tag, store=None if ignored else store)
 
 
 def celery_result(

@@ -26,8 +26,7 @@ from imagefleet.shared.jobs.redis_keys import model_switch_key
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.process.child_process import die_with_parent
 from imagefleet.shared.process.kubernetes import SERVER_VARIABLE
-from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.lanes import Lanes
+from imagefleet.shared.redis_client.connection import connect_lanes
 from imagefleet.shared.settings.settings import ENV_PREFIX
 from imagefleet.worker.commands.next_model import (
     FirstSeen,
@@ -64,9 +63,11 @@ class ModelSwitcher:
             min_stay_s=settings.model_min_stay_s, max_wait_s=settings.model_max_wait_s
         )
         # Each pass asks once: the watchdog of systemd must be fed while Redis is away.
-        self._redis = connect(settings.redis_url.get_secret_value(), retries=0)
-        self._fleet = FleetReader(Lanes.single(self._redis, settings.namespace))
-        registry = OfferRegistry(self._redis, settings.namespace)
+        url = settings.redis_url.get_secret_value()
+        lanes = connect_lanes(url, settings.namespace, lanes=settings.lanes, retries=0)
+        self._first_lane = lanes.first
+        self._fleet = FleetReader(lanes)
+        registry = OfferRegistry(lanes.first.client, lanes.first.namespace)
         self._offers = OfferRenewal(registry, settings.forget_models_s)
         self._names: dict[str, str] = {}
         """The announced name of each model that was loaded."""
@@ -229,6 +230,6 @@ class ModelSwitcher:
     def _may_switch_to(self, name: str, worker: str) -> bool:
         """Return whether no other worker has switched to this model within the minimum stay. So the
         workers of a fleet do not all leave for one job."""
-        key = model_switch_key(self._settings.namespace, name)
+        key = model_switch_key(self._first_lane.namespace, name)
         held_ms = max(1, round(1000 * self._policy.min_stay_s))
-        return bool(self._redis.set(key, worker, nx=True, px=held_ms))
+        return bool(self._first_lane.client.set(key, worker, nx=True, px=held_ms))

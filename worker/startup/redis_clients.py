@@ -5,15 +5,16 @@ many workers as its `maxclients` allows, so each connection counts.
 """
 
 import logging
+from contextlib import closing
 from functools import partial
 from typing import Final
 
 import redis
 
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.redis_client.cluster_check import check_cluster
 from imagefleet.shared.redis_client.connection import (
     RETRY_FOREVER,
-    connect,
     connect_lanes,
     server_of,
     translate_errors,
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 MAX_SHARED_CONNECTIONS: Final = 4
 """Connections of all threads that start jobs, store images, report progress and send callbacks."""
 
+MAX_SHARED_CONNECTIONS_OF_LANE: Final = 2
+"""The same to each lane of a cluster, which holds a share of the jobs."""
+
 
 def connect_clients(settings: WorkerSettings) -> tuple[Lanes, Lanes]:
     """Return the lanes with clients that never retry, and with ones that retry until Redis is back.
@@ -39,13 +43,17 @@ def connect_clients(settings: WorkerSettings) -> tuple[Lanes, Lanes]:
         ConfigurationError: Redis refuses the credentials, or cannot serve a fleet.
     """
     url = settings.redis_url.get_secret_value()
-    with connect(url) as client:  # a connection that is lost once does not end the start
-        _check_credentials(client, url)
-        for warning in check_server(client, url, settings.namespace):
-            log.warning("%s", warning)
-    connect_all = partial(connect_lanes, url, settings.namespace)
-    shared = connect_all(retries=RETRY_FOREVER, max_connections=MAX_SHARED_CONNECTIONS)
-    return connect_all(retries=0), shared
+    connect_all = partial(connect_lanes, url, settings.namespace, lanes=settings.lanes)
+    with closing(connect_all()) as lanes:  # a connection that is lost once does not end the start
+        _check_credentials(lanes.first.client, url)
+        if settings.in_cluster:
+            warnings = check_cluster(lanes, url, settings.namespace)
+        else:
+            warnings = check_server(lanes.first.client, url, settings.namespace)
+    for warning in warnings:
+        log.warning("%s", warning)
+    most = MAX_SHARED_CONNECTIONS_OF_LANE if settings.in_cluster else MAX_SHARED_CONNECTIONS
+    return connect_all(retries=0), connect_all(retries=RETRY_FOREVER, max_connections=most)
 
 
 def _check_credentials(client: redis.Redis, url: str) -> None:

@@ -1,0 +1,97 @@
+"""A worker process takes the jobs of a fleet whose lanes lie in a real cluster."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from imagefleet import Client, Job, State
+from imagefleet.producer.connection.connection import Connection
+from imagefleet.shared.errors import BrokerUnavailable, ConfigurationError
+from imagefleet.shared.jobs.redis_keys import leases_key
+from imagefleet.shared.settings.settings import Settings
+from imagefleet.worker.process.exit_codes import ExitCode
+from tests.support.jobs import finish
+from tests.support.processes import StartWorker, Worker, until
+from tests.support.receiver import Receiver
+from tests.support.redis_cluster import RedisCluster
+
+JOBS = 24
+
+
+@pytest.fixture
+def producer(cluster: RedisCluster, namespace: str) -> Iterator[Client]:
+    with Client(cluster.url, namespace=namespace) as producer:
+        yield producer
+
+
+def _ready(start: StartWorker, cluster: RedisCluster, **settings: str) -> Worker:
+    worker = start(
+        IMAGEFLEET_REDIS_URL=cluster.url, IMAGEFLEET_CALLBACK_ALLOW="127.0.0.1", **settings
+    )
+    worker.await_log("ready after")
+    return worker
+
+
+def test_a_worker_ends_jobs_of_every_lane_calls_back_and_drains(
+    start: StartWorker, cluster: RedisCluster, producer: Client
+) -> None:
+    worker = _ready(start, cluster)
+    with Receiver() as receiver:
+        jobs = [
+            producer.submit(f"job {n}", seed=n, tenant="gold", callback_url=receiver.url)
+            for n in range(JOBS)
+        ]
+        assert finish(producer, jobs) == {State.SUCCEEDED}
+        receiver.wait_for(JOBS)
+    lanes = producer.connection.lanes
+    assert {lanes.of(job.id).number for job in jobs} == set(range(len(lanes)))
+    assert worker.terminate() == 0
+    assert "drained: " in worker.output()
+    assert not any(lane.client.zcard(leases_key(lane.namespace)) for lane in lanes)
+    refused = start(IMAGEFLEET_REDIS_URL=cluster.url, IMAGEFLEET_LANES="4")
+    assert refused.wait() == ExitCode.CONFIG
+    assert "was made with 8 lanes; set it to 8" in refused.output()
+    settings = Settings.load(redis_url=cluster.url, namespace=producer.settings.namespace, lanes=4)
+    with pytest.raises(ConfigurationError, match="made with 8 lanes"):
+        Connection(settings).offers()
+
+
+def test_a_worker_goes_on_when_a_master_is_killed(
+    start: StartWorker, tmp_path: Path, namespace: str
+) -> None:
+    with (
+        RedisCluster(tmp_path / "cluster", replicas=True) as cluster,
+        Client(cluster.url, namespace=namespace) as producer,
+    ):
+        worker = _ready(start, cluster)
+        before = [producer.submit(f"job {n}", seed=n) for n in range(JOBS)]
+        cluster.kill_master_of(producer.connection.namespace)
+        after = [until(partial(_submitted, producer, n)) for n in range(JOBS)]
+        assert finish(producer, [*before, *after]) == {State.SUCCEEDED}
+        lanes, down = producer.connection.lanes, _end_for_good(cluster, producer)
+        ids = [job_id for n in range(3 * JOBS) if lanes.of(job_id := f"own-{n}").number not in down]
+        others = [producer.submit("job", seed=1, id=job_id) for job_id in ids]
+        assert finish(producer, others) == {State.SUCCEEDED}
+        second = _ready(start, cluster)
+        assert f"lane {min(down)} does not answer, and its jobs wait" in second.output()
+        assert (worker.terminate(), second.terminate()) == (0, 0)
+
+
+def _end_for_good(cluster: RedisCluster, producer: Client) -> set[int]:
+    """Kill a master and its replica, but not those of lane 0. Return the lanes that are down."""
+    lanes = producer.connection.lanes
+    masters = [cluster.master_of(lane.namespace).port for lane in lanes]
+    down = {number for number, port in enumerate(masters) if port == masters[-1]}
+    assert 0 not in down
+    cluster.kill_master_of(lanes[-1].namespace)
+    cluster.master_of(lanes[-1].namespace).kill()
+    return down
+
+
+def _submitted(producer: Client, number: int) -> Job | None:
+    try:
+        return producer.submit(f"later job {number}", seed=number)
+    except BrokerUnavailable:
+        return None
