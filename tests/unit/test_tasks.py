@@ -16,7 +16,11 @@ class RecordingLifecycle:
     def __init__(self) -> None:
         self.events: list[tuple[str, ...]] = []
         self.parts = self
+        self.jobs = self
         self.executor = self
+
+    def of(self, tag: str) -> "RecordingLifecycle":
+        return self
 
     def end_revoked(self, job_id: str, message: Message) -> bool:
         self.events.append(("record ended", job_id, message.delivery_tag))

@@ -66,7 +66,7 @@ def _end_before_ack(lifecycle: Lifecycle) -> type[Request]:
             return bool(datetime.now(zone) > self.expires)
 
         def _announce_revoked(self, *how: Any) -> None:
-            lane = lifecycle.parts.jobs.of(self.message.claimed.tag)
+            lane = lifecycle.parts.jobs.of(self.message.delivery_tag)
             if not lane.executor.end_revoked(self.id, self.message):
                 self._ignore_result = True  # what Celery keeps under this id is of another job
             super()._announce_revoked(*how)
