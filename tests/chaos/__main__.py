@@ -31,6 +31,7 @@ from tests.chaos.suite import ChaosConfig, run
     show_default=True,
     help="The policy of the workers.",
 )
+@click.option("--cluster", is_flag=True, help="Use three masters with a replica each.")
 @click.option(
     "--prometheus",
     is_flag=False,
@@ -47,6 +48,7 @@ def main(
     killers: int,
     hostile_every: int,
     batching: str,
+    cluster: bool,
     prometheus: str | None,
     folder: Path | None,
     out: Path | None,
@@ -60,6 +62,7 @@ def main(
         killers=killers,
         hostile_every=hostile_every,
         batching=batching,
+        cluster=cluster,
         prometheus=prometheus,
     )
     report = run(config, kept)

@@ -11,14 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 
-from redis import Redis
-
 from imagefleet.shared.errors import TooManyDeliveries
 from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.fleet_status import FleetReader
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent, State
 from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.redis_client.lanes import Lanes
+from imagefleet.shared.redis_client.lanes import Lane, Lanes
 from tests.chaos.fleet import Worker
 from tests.chaos.planned_jobs import ALLOWED_STATES, TENANTS, PlannedJob, Scenario
 from tests.chaos.webhook_receiver import FlakyReceiver
@@ -35,6 +33,7 @@ _MAY_REMAIN: Final = (
     "unacked_mutex",  # kombu's lock, if its holder was killed; it expires after 5 minutes
     "{namespace}:job:",
     "{namespace}:catalogue",
+    "{namespace}:lanes",
     "{namespace}:ends",
     "{namespace}:failures:",  # counts of the last hour
     "{namespace}:http-",  # lists of jobs, the secret of addresses, and which job a request made
@@ -229,33 +228,40 @@ def audit_ends(report: AuditReport, ended: Sequence[Worker]) -> None:
 
 def audit_keys(
     report: AuditReport,
-    client: Redis,
-    namespace: str,
+    lanes: Lanes,
     failed: Collection[str],
     dead_letters: Iterable[DeadLetter],
 ) -> None:
     """Check that Redis holds only records, results and the dead letters of the failed jobs."""
-    may_stay = tuple(prefix.format(namespace=namespace) for prefix in _MAY_REMAIN)
-    left = [key for key in client.scan_iter(count=1000) if not key.startswith(may_stay)]
+    left = [key for lane in lanes for key in _left_in(lane, alone=len(lanes) == 1)]
     section = "left in Redis"
     report.expect_none(section, "queues, claims, leases, deliveries, retries, callbacks", left)
-    report.expect_none(section, "ends that differ from the records", _wrong_ends(client, namespace))
+    report.expect_none(section, "ends that differ from the records", _wrong_ends(lanes))
     given_up = {each.job_id or each.id for each in dead_letters}
     report.note(section, "dead letters", len(given_up))
     report.expect_none(section, "failed without a dead letter", set(failed) - given_up)
     report.expect_none(section, "dead letters of jobs that did not fail", given_up - set(failed))
 
 
-def _wrong_ends(client: Redis, namespace: str) -> list[str]:
+def _left_in(lane: Lane, *, alone: bool) -> list[str]:
+    """Return what should not be left in a lane, or in a server that no other lane uses."""
+    may_stay = tuple(prefix.format(namespace=lane.namespace) for prefix in _MAY_REMAIN)
+    found = lane.client.scan_iter(None if alone else f"{lane.namespace}*", count=1000)
+    return [key for key in found if not key.startswith(may_stay)]
+
+
+def _wrong_ends(lanes: Lanes) -> list[str]:
     """Return the terminal states of which the fleet counted another number of ends than there are
     records. (No job of a chaos run is redriven, and no record expires.)"""
-    keys = list(client.scan_iter(f"{namespace}:job:*", count=1000))
-    with client.pipeline(transaction=False) as pipe:
-        for key in keys:
-            pipe.hget(key, "state")
-        recorded = Counter(cast(list[str], pipe.execute()))
+    recorded: Counter[str] = Counter()
+    for lane in lanes:
+        keys = list(lane.client.scan_iter(f"{lane.namespace}:job:*", count=1000))
+        with lane.client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.hget(key, "state")
+            recorded += Counter(cast(list[str], pipe.execute()))
     counted: Counter[str] = Counter()
-    for name, number in FleetReader(Lanes.single(client, namespace)).read().job_ends.items():
+    for name, number in FleetReader(lanes).read().job_ends.items():
         counted[name.partition(":")[0]] += number
     return [
         f"{state}: {counted[state]} counted, {recorded[state]} recorded"

@@ -7,21 +7,16 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from typing import Final
 
-import redis
-
-from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.chaos.fleet import Fleet
 from tests.chaos.gateways import Gateways
+from tests.chaos.servers import Fault, Servers
 
 KILL_EVERY_S: Final = 2.0
 _FREEZE_EVERY_S: Final = 15.0
 _TERMINATE_EVERY_S: Final = 11.0
-_DISCONNECT_EVERY_S: Final = 9.0
-_CRASH_EVERY_S: Final = 40.0
 _KILL_GATEWAY_EVERY_S: Final = 6.0
 _TICK_S: Final = 0.05
 
@@ -32,23 +27,20 @@ class FaultInjector:
     def __init__(
         self,
         fleet: Fleet,
-        server: LocalRedisServer,
+        server: Servers,
         seed: int,
         lease_s: float,
         gateways: Gateways | None = None,
     ) -> None:
-        self._fleet, self._server, self._lease_s = fleet, server, lease_s
+        self._fleet, self._lease_s = fleet, lease_s
         self._gateways = gateways
         self._rng = random.Random(seed)
         self.counts: Counter[str] = Counter()
-        self.outages: list[tuple[float, float]] = []
-        """Unix seconds at which Redis was killed and was started again."""
         self._faults: list[tuple[float, Callable[[], None]]] = [
             (KILL_EVERY_S, self._kill),
             (_FREEZE_EVERY_S, self._freeze),
             (_TERMINATE_EVERY_S, self._terminate),
-            (_DISCONNECT_EVERY_S, self._disconnect),
-            (_CRASH_EVERY_S, self._crash),
+            *((every_s, partial(self._harm, fault)) for fault, every_s in server.faults.items()),
         ]
         if gateways is not None:
             self._faults.append((_KILL_GATEWAY_EVERY_S, self._kill_gateway))
@@ -71,6 +63,9 @@ class FaultInjector:
     def _pause(self, every_s: float) -> float:
         return every_s * self._rng.uniform(0.5, 1.5)
 
+    def _harm(self, fault: Fault) -> None:
+        self.counts[fault(self._rng, self._fleet)] += 1
+
     def _kill(self) -> None:
         self._rng.choice(self._fleet.workers).kill()
         self.counts["kill -9 of a worker"] += 1
@@ -91,19 +86,3 @@ class FaultInjector:
         if not_frozen := self._fleet.not_frozen():
             self._rng.choice(not_frozen).terminate()
             self.counts["SIGTERM with 1 s to drain"] += 1
-
-    def _disconnect(self) -> None:
-        """Close every client's connection, also those blocked in a command."""
-        with connect(self._server.url) as client, suppress(redis.RedisError):
-            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
-        self.counts["CLIENT KILL TYPE normal"] += 1
-
-    def _crash(self) -> None:
-        """Kill Redis and restart it from its append-only file."""
-        began = time.time()
-        self._server.kill()
-        self._fleet.note_outage()
-        time.sleep(self._rng.uniform(0.1, 2.0))
-        self._server.start()
-        self.outages.append((began, time.time()))
-        self.counts["kill -9 of Redis, restarted from its AOF"] += 1

@@ -16,7 +16,7 @@ import redis
 from imagefleet import Client
 from imagefleet.shared.errors import BrokerUnavailable, InvalidRequest, UnknownJob
 from imagefleet.shared.jobs.redis_keys import job_key
-from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.connection import connect_lanes
 from imagefleet.shared.settings.settings import Settings
 from tests.chaos.hostile_cases import HOSTILE_ID
 from tests.fuzz.cases import Case, MessageCase, RequestCase, load_cases
@@ -32,14 +32,16 @@ def make_send(settings: Settings) -> Send:
     It raises InvalidRequest if the client refuses the case, and other errors to be called again.
     """
     client = Client()
-    connection = connect(settings.redis_url.get_secret_value())
+    url = settings.redis_url.get_secret_value()
+    lanes = connect_lanes(url, settings.namespace, lanes=settings.lanes)
 
     def push(case: MessageCase) -> None:
-        with connection.pipeline(transaction=True) as pipe:
+        lane = lanes.of(case.id)
+        with lane.client.pipeline(transaction=True) as pipe:
             if case.record:
                 fields: dict[Any, Any] = {**case.record}
-                pipe.hset(job_key(settings.namespace, case.id), mapping=fields)
-            pipe.lpush(f"{settings.namespace}.{case.queue}", case.message)
+                pipe.hset(job_key(lane.namespace, case.id), mapping=fields)
+            pipe.lpush(f"{lane.namespace}.{case.queue}", case.message)
             pipe.execute()
 
     def send(case: Case) -> None:

@@ -23,6 +23,7 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.process.child_process import die_with_parent
 from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import open_store
 from tests.chaos.audit import AuditReport, audit_keys, audit_records
@@ -32,7 +33,8 @@ from tests.chaos.options import finish_run, seed_option
 from tests.chaos.planned_jobs import SIZES, draw_jobs, without_callback
 from tests.chaos.processes import ROOT, Producers, environ
 from tests.chaos.record_watcher import RecordWatcher
-from tests.chaos.suite import NAMESPACE, is_idle, report_exit_codes
+from tests.chaos.suite import NAMESPACE, report_exit_codes
+from tests.chaos.waiting import is_idle
 from tests.support.s3 import signed_s3
 
 _LASTING: Final = "a"
@@ -134,7 +136,7 @@ class PartitionRun:
             lambda: (
                 self._producers.done()
                 and not self._watcher.open
-                and is_idle(self._watcher.client, {host.pid for host in self._hosts})
+                and is_idle(self._watcher.lanes, {host.pid for host in self._hosts})
             )
         )
 
@@ -188,7 +190,9 @@ def run(seed: int, jobs: int, seconds: float, folder: Path) -> AuditReport:
             for name, clock in clocks.items()
         ]
         producers = stack.enter_context(Producers(planned, environment, folder))
-        watcher = RecordWatcher(server, NAMESPACE, [job.id for job in planned])
+        watcher = RecordWatcher(
+            Lanes.single(connect(server.url), NAMESPACE), [job.id for job in planned]
+        )
         partition = PartitionRun(network, hosts, watcher, producers)
         partition.cut_twice(seconds)
         partition.finish()
@@ -199,7 +203,7 @@ def run(seed: int, jobs: int, seconds: float, folder: Path) -> AuditReport:
             audit_images(report, {job.id: job for job in planned}, statuses, open_store(s3.url()))
         failed = [job_id for job_id, status in statuses.items() if status.state is State.FAILED]
         letters = list(DeadLetters(watcher.client, NAMESPACE).read())
-        audit_keys(report, watcher.client, NAMESPACE, failed, letters)
+        audit_keys(report, watcher.lanes, failed, letters)
         audit_hosts(report, hosts, partition.healed_at, statuses.values(), began)
     return report
 

@@ -44,6 +44,9 @@ WITHOUT_GATEWAYS: Final = {
 WITH_GATEWAYS: Final = {**WITHOUT_GATEWAYS, ProducerKind.HTTP: 3}
 """Every second job comes over HTTP."""
 
+WITH_LANES: Final = {ProducerKind.SUBMIT: 1, ProducerKind.SUBMIT_MANY: 1}
+"""The kinds in a cluster."""
+
 
 class Scenario(StrEnum):
     """What must happen to a job."""

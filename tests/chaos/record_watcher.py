@@ -7,11 +7,10 @@ from typing import Final
 
 import redis
 
+from imagefleet.producer.connection.lane_records import LaneRecords
 from imagefleet.shared.jobs.model import TERMINAL
-from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.shared.redis_client.lanes import Lanes
 from tests.chaos.audit import terminal_fields
 
 _POLL_EVERY_S: Final = 1.0
@@ -22,13 +21,17 @@ class RecordWatcher:
     """The record watcher polls the job records and keeps each job's terminal fields when it first
     sees them."""
 
-    def __init__(self, server: LocalRedisServer, namespace: str, ids: Sequence[str]) -> None:
-        self.client = connect(server.url)
+    def __init__(self, lanes: Lanes, ids: Sequence[str]) -> None:
+        self.lanes = lanes
         self.open = list(ids)
         self.first_terminal: dict[str, str] = {}
-        self._namespace = namespace
-        self._records = JobRecords(self.client, namespace, 3600)
+        self._records = LaneRecords(lanes, 3600)
         self._polled_at = 0.0
+
+    @property
+    def client(self) -> redis.Redis:
+        """The client of the only server, or of lane 0."""
+        return self.lanes.first.client
 
     def poll(self) -> None:
         if time.monotonic() < self._polled_at + _POLL_EVERY_S:
@@ -36,19 +39,22 @@ class RecordWatcher:
         with suppress(redis.RedisError):
             states = zip(self.open, self._records.states(self.open), strict=True)
             ended = [job_id for job_id, state in states if state in TERMINAL]
-            for status in self._records.read(ended):
-                assert status is not None
+            for status in self._records.read_each(ended):
+                assert isinstance(status, JobStatus)
                 self.first_terminal[status.id] = terminal_fields(status)
             self.open = [job_id for job_id in self.open if job_id not in self.first_terminal]
         self._polled_at = time.monotonic()
 
     def read_all(self) -> dict[str, JobStatus]:
         """Return every record in Redis, planned or not."""
-        prefix = f"{self._namespace}:job:"
-        ids = [key.removeprefix(prefix) for key in self.client.scan_iter(f"{prefix}*", count=1000)]
         statuses: dict[str, JobStatus] = {}
-        for at in range(0, len(ids), _RECORDS_PER_ROUND_TRIP):
-            for status in self._records.read(ids[at : at + _RECORDS_PER_ROUND_TRIP]):
-                assert status is not None
-                statuses[status.id] = status
+        for lane in self.lanes:
+            prefix = f"{lane.namespace}:job:"
+            found = lane.client.scan_iter(f"{prefix}*", count=1000)
+            ids = [key.removeprefix(prefix) for key in found]
+            assert {self.lanes.of(job_id).number for job_id in ids} <= {lane.number}, ids
+            for at in range(0, len(ids), _RECORDS_PER_ROUND_TRIP):
+                for status in self._records.read_each(ids[at : at + _RECORDS_PER_ROUND_TRIP]):
+                    assert isinstance(status, JobStatus)
+                    statuses[status.id] = status
         return statuses

@@ -24,6 +24,7 @@ from tests.chaos.fleet import Fleet
 from tests.chaos.options import chaos_options, print_table
 from tests.chaos.planned_jobs import draw_jobs
 from tests.chaos.processes import Producers
+from tests.chaos.servers import OneServer
 from tests.chaos.stock_app import FINISHED, STARTED, URL, VISIBILITY_S, run_stock_worker
 from tests.chaos.suite import ChaosConfig
 
@@ -48,7 +49,7 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
                 workers, environment, size=config.workers, main=run_stock_worker, imports=_IMPORTS
             )
         )
-        injector = FaultInjector(fleet, server, config.seed, config.lease_s)
+        injector = FaultInjector(fleet, OneServer(server), config.seed, config.lease_s)
         injector.run(config.seconds, lambda: None)
         fleet.thaw_all()
         client = connect(server.url)

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import redis
-
-from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.producer.connection.lane_dead_letters import LaneDeadLetters
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import open_store
@@ -33,10 +31,12 @@ from tests.chaos.fleet import Fleet, run_worker
 from tests.chaos.gateways import Gateways
 from tests.chaos.hostile_cases import draw_hostile
 from tests.chaos.hostile_input import HostileInput
-from tests.chaos.planned_jobs import SIZES, WITH_GATEWAYS, PlannedJob, draw_jobs
+from tests.chaos.planned_jobs import SIZES, WITH_GATEWAYS, WITH_LANES, PlannedJob, draw_jobs
 from tests.chaos.processes import PUTS, FaultyS3Process, Producers, environ
 from tests.chaos.prometheus import METRICS_SETTINGS, Prometheus
 from tests.chaos.record_watcher import RecordWatcher
+from tests.chaos.servers import Cluster, OneServer, Servers
+from tests.chaos.waiting import is_idle, make_callbacks_due
 from tests.chaos.webhook_receiver import FlakyReceiver
 
 NAMESPACE: Final = "chaos"
@@ -79,6 +79,8 @@ class ChaosConfig:
     lease_s: float = 3.0
     model: str = "fake:seconds=0.05,capacity=8,streams=4"
     batching: str = "static"
+    cluster: bool = False
+    """Whether the fleet uses a cluster. Then it has neither gateways nor producers with Celery."""
     prometheus: str | None = None
     """Prometheus' program, which scrapes the fleet during the run. None: there is none."""
 
@@ -97,7 +99,7 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
     began = time.monotonic()
     report = AuditReport(title=f"{config.jobs:,} jobs, {config.seconds:.0f} s of chaos")
     with ExitStack() as stack:
-        server = stack.enter_context(LocalRedisServer(folder / "redis"))
+        server = _start_servers(config, folder / "redis", stack)
         s3 = stack.enter_context(FaultyS3Process(config.seed, folder / "s3.log"))
         receiver = stack.enter_context(FlakyReceiver(config.seed))
         planned = draw_jobs(
@@ -106,11 +108,10 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
             seconds=0.9 * config.seconds,
             killers=config.killers,
             callback_url=receiver.url,
-            kinds=WITH_GATEWAYS,
+            kinds=WITH_LANES if config.cluster else WITH_GATEWAYS,
         )
         environment = _environment(config, server, s3, receiver)
-        gateways = stack.enter_context(Gateways(environment, folder / "gateways"))
-        environment |= gateways.environment
+        gateways = _start_gateways(config, environment, folder / "gateways", stack)
         cases = draw_hostile(config.seed, config.hostile_count, planned)
         producers = stack.enter_context(Producers(planned, environment, folder))
         hostile = stack.enter_context(
@@ -123,14 +124,14 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
         prometheus = config.prometheus and stack.enter_context(
             Prometheus(config.prometheus, folder / "prometheus", environment, fleet)
         )
-        watcher = RecordWatcher(server, NAMESPACE, [job.id for job in planned])
+        watcher = RecordWatcher(server.lanes(NAMESPACE), [job.id for job in planned])
         injector = FaultInjector(fleet, server, config.seed, config.lease_s, gateways)
         injector.run(config.seconds, watcher.poll)
         relent(receiver, hostile, gateways, fleet)
         finish_undisturbed(config, fleet, producers, hostile, watcher)
         report_faults(report, config, injector, fleet.started, s3.faults())
         if prometheus:
-            audit_prometheus(report, prometheus, fleet, watcher, injector)
+            audit_prometheus(report, prometheus, fleet, watcher, server)
         audit_ends(report, fleet.ended)
         report_exit_codes(report, fleet.stop())
         audit(report, planned, producers.accepted(), hostile, watcher, s3, receiver)
@@ -139,12 +140,13 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
 
 
 def relent(
-    receiver: FlakyReceiver, hostile: HostileInput, gateways: Gateways, fleet: Fleet
+    receiver: FlakyReceiver, hostile: HostileInput, gateways: Gateways | None, fleet: Fleet
 ) -> None:
     """End all faults but those of the store."""
     receiver.always_up = True
     hostile.relent()
-    gateways.refill()
+    if gateways is not None:
+        gateways.refill()
     fleet.thaw_all()
     fleet.replace_all(_LAST_DRAIN_S)
 
@@ -168,12 +170,12 @@ def audit(
     audit_images(report, by_id, statuses, store, of_hostile)
     audit_callbacks(report, planned, statuses, receiver)
     audit_tenants(report, planned, statuses)
-    letters, hostile_letters = split_dead_letters(DeadLetters(watcher.client, NAMESPACE).read())
+    letters, hostile_letters = split_dead_letters(LaneDeadLetters(watcher.lanes).read())
     refusals = hostile.refusals()
     audit_hostile(report, hostile.cases, refusals, of_hostile, hostile_letters)
     audit_refusals(report, hostile.cases, refusals, by_id)
     failed = [job_id for job_id, status in statuses.items() if status.state is State.FAILED]
-    audit_keys(report, watcher.client, NAMESPACE, failed, letters)
+    audit_keys(report, watcher.lanes, failed, letters)
 
 
 def audit_prometheus(
@@ -181,12 +183,12 @@ def audit_prometheus(
     prometheus: Prometheus,
     fleet: Fleet,
     watcher: RecordWatcher,
-    injector: FaultInjector,
+    server: OneServer | Cluster,
 ) -> None:
     """Compare the counters with the records once every living worker was scraped again."""
     prometheus.await_scrapes()
     scraped = read_metrics(prometheus.server, {worker.log.stem for worker in fleet.workers})
-    audit_metrics(report, scraped, watcher.read_all(), injector.outages)
+    audit_metrics(report, scraped, watcher.read_all(), server.outages)
 
 
 def finish_undisturbed(
@@ -202,41 +204,39 @@ def finish_undisturbed(
     while time.monotonic() < changed_at + config.stall_timeout_s:
         fleet.refill()
         watcher.poll()
-        waiting = watcher.client.zcard(f"{NAMESPACE}:outbox")
+        waiting = sum(lane.client.zcard(f"{lane.namespace}:outbox") for lane in watcher.lanes)
         if left != len(watcher.open) + waiting:
             left, changed_at = len(watcher.open) + waiting, time.monotonic()
         if producers.done() and hostile.done() and not watcher.open:
             if time.monotonic() > callbacks_due_at + _CALLBACKS_DUE_EVERY_S:
-                make_callbacks_due(watcher.client)
+                make_callbacks_due(watcher.lanes)
                 callbacks_due_at = time.monotonic()
-            if not fleet.any_stopping and is_idle(watcher.client, fleet.pids()):
+            if not fleet.any_stopping and is_idle(watcher.lanes, fleet.pids()):
                 return
         time.sleep(0.1)
 
 
-def make_callbacks_due(client: redis.Redis) -> None:
-    """Make all waiting callbacks due now, since their retry schedule is three days long."""
-    waiting = client.zrange(f"{NAMESPACE}:outbox", 0, -1)
-    if waiting:
-        client.zadd(f"{NAMESPACE}:outbox", {str(each): 0.0 for each in waiting}, xx=True)
+def _start_servers(config: ChaosConfig, folder: Path, stack: ExitStack) -> OneServer | Cluster:
+    if not config.cluster:
+        return OneServer(stack.enter_context(LocalRedisServer(folder)))
+    servers = Cluster(folder)
+    stack.enter_context(servers.cluster)
+    return servers
 
 
-def is_idle(client: redis.Redis, pids: set[int]) -> bool:
-    """Return whether nothing is in flight or waiting, and exactly the workers `pids` hold a lease.
-
-    The lease of a killed worker remains until a living one reclaims it. A worker that has just
-    started has none yet. The name of a worker begins with `host:pid:`.
-    """
-    names = ("outbox", "later", "deliveries", "queues")
-    keys = [f"{NAMESPACE}:{name}" for name in names]
-    in_flight = (f"{NAMESPACE}:claims:*", f"{NAMESPACE}.*")  # claims, and the lists of messages
-    found = [next(client.scan_iter(each, count=10_000), None) for each in in_flight]
-    leases = {int(str(name).split(":")[1]) for name in client.zrange(f"{NAMESPACE}:leases", 0, -1)}
-    return not client.exists(*keys) and found == [None, None] and leases == pids
+def _start_gateways(
+    config: ChaosConfig, environment: dict[str, str], folder: Path, stack: ExitStack
+) -> Gateways | None:
+    """Start gateways, and add what producers need to the environment."""
+    if config.cluster:
+        return None
+    gateways = stack.enter_context(Gateways(environment, folder))
+    environment |= gateways.environment
+    return gateways
 
 
 def _environment(
-    config: ChaosConfig, server: LocalRedisServer, s3: FaultyS3Process, receiver: FlakyReceiver
+    config: ChaosConfig, server: Servers, s3: FaultyS3Process, receiver: FlakyReceiver
 ) -> dict[str, str]:
     return {
         **s3.environment,

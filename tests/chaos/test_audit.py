@@ -14,6 +14,7 @@ from imagefleet.shared.jobs.model import ImageFormat, JobError, State
 from imagefleet.shared.jobs.result import ImageResult, JobResult
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage.job_keys import metadata_key
 from imagefleet.shared.storage.memory import MemoryStore
@@ -263,7 +264,7 @@ def test_keys_that_remain_in_redis_are_named(own_redis: LocalRedisServer) -> Non
     report = AuditReport(title="by hand")
     with connect(own_redis.url) as client:
         client.hset("chaos:claims:somebody", "1", "x")
-        audit_keys(report, client, "chaos", ["no-dead-letter"], [])
+        audit_keys(report, Lanes.single(client, "chaos"), ["no-dead-letter"], [])
     [left, missing] = report.problems
     assert "chaos:claims:somebody" in left
     assert "no-dead-letter" in missing

@@ -28,6 +28,8 @@ from PIL import Image
 
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.process.child_process import die_with_parent
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.storage.job_keys import metadata_key
@@ -37,7 +39,8 @@ from tests.chaos.options import finish_run, seed_option
 from tests.chaos.planned_jobs import SIZES, PlannedJob, Scenario, draw_jobs, without_callback
 from tests.chaos.processes import ROOT
 from tests.chaos.record_watcher import RecordWatcher
-from tests.chaos.suite import NAMESPACE, is_idle
+from tests.chaos.suite import NAMESPACE
+from tests.chaos.waiting import is_idle
 
 _RELEASE: Final = "f554469"
 """The commit of release 0.1.0."""
@@ -189,7 +192,7 @@ class UpgradeRun:
     def is_finished(self) -> bool:
         """Return whether all jobs have ended, and the workers hold nothing."""
         pids = {worker.pid for worker in self.workers}
-        return not self._watcher.open and is_idle(self._watcher.client, pids)
+        return not self._watcher.open and is_idle(self._watcher.lanes, pids)
 
     def until(self, done: Callable[[], bool]) -> None:
         """Watch the records until `done`. Raise AssertionError if no job ends for `_STALL_S`."""
@@ -220,7 +223,8 @@ def run(seed: int, jobs: int, seconds: float, commit: str, folder: Path) -> Audi
             "IMAGEFLEET_LEASE_S": "6",
             "IMAGEFLEET_DRAIN_S": "1",
         }
-        watcher = RecordWatcher(server, NAMESPACE, [job.id for job in planned])
+        lanes = Lanes.single(connect(server.url), NAMESPACE)
+        watcher = RecordWatcher(lanes, [job.id for job in planned])
         upgrade = UpgradeRun(settings, folder, watcher, stack)
         for _ in range(_WORKERS):
             upgrade.start_worker(old)
