@@ -170,7 +170,8 @@ class _Builder:
 
     def _build_job_lane(self, lane: Lane) -> JobLane:
         claims, records = self._claims.parts[lane.number], self._job_records(lane)
-        dead_letters, in_flight = make_dead_letters(lane, self._settings), InFlight()
+        in_flight = InFlight()
+        dead_letters = make_dead_letters(lane, self._retrying, self._settings)
         return JobLane(
             claims=claims,
             starter=self._build_starter(lane.number),
@@ -192,7 +193,7 @@ class _Builder:
         settings, info = self._settings, self._engine.info
         lanes = self._retrying if len(self._retrying) == 1 else self._no_retry
         first, lane, claims = lanes.first, lanes[number], self._claims.parts[number]
-        records, dead_letters = self._job_records(lane), make_dead_letters(lane, settings)
+        records, dead_letters = self._job_records(lane), make_dead_letters(lane, lanes, settings)
         return JobStarter(
             claims,
             records,

@@ -40,6 +40,11 @@ def image_expiry(lane: Lane, settings: WorkerSettings, stores: Stores) -> ImageE
     )
 
 
-def make_dead_letters(lane: Lane, settings: WorkerSettings) -> DeadLetters:
-    """Return the dead letters of a lane."""
-    return DeadLetters(lane.client, lane.namespace, max_bytes=settings.max_dead_letter_bytes)
+def make_dead_letters(lane: Lane, lanes: Lanes, settings: WorkerSettings) -> DeadLetters:
+    """Return the dead letters of one of these lanes."""
+    return DeadLetters(
+        lane.client,
+        lane.namespace,
+        max_bytes=settings.max_dead_letter_bytes,
+        lanes=len(lanes),
+    )

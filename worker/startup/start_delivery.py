@@ -31,7 +31,10 @@ def start_delivery(
             "IMAGEFLEET_WEBHOOK_SECRETS is empty: callbacks%s are sent without a signature", whose
         )
     sender = Sender(secrets, AllowList.parse(settings.callback_allow))
-    outboxes = [Outbox(lane.client, lane.namespace, settings.retention_s) for lane in lanes]
+    outboxes = [
+        Outbox(lane.client, lane.namespace, settings.retention_s, lanes=len(lanes))
+        for lane in lanes
+    ]
     delivery = LaneDelivery(outboxes, sender, count_workers)
     delivery.start()
     return delivery
