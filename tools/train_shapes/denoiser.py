@@ -78,7 +78,7 @@ class BatchSampler:
         rng = np.random.default_rng((self._seed, 2, step))
         chance = torch.Generator().manual_seed(int(rng.integers(2**62)))
         rows = torch.from_numpy(rng.integers(len(self._data.scenes), size=self._batch))
-        captions = [_drop_words(self._data.scenes[int(row)], rng) for row in rows]
+        captions = [caption_of(self._data.scenes[int(row)], rng) for row in rows]
         ids = self._tokenizer(
             captions, padding="max_length", max_length=LENGTH, return_tensors="pt"
         ).input_ids
@@ -133,7 +133,8 @@ def train_denoiser(
     run_stage(networks, loss, config, file, group=group, on_save=export_average)
 
 
-def _drop_words(scene: Scene, rng: np.random.Generator) -> str:
+def caption_of(scene: Scene, rng: np.random.Generator) -> str:
+    """Return a caption of the scene: a full one, a partial one, or an empty one."""
     chance = rng.random()
     if chance < EMPTY_SHARE:
         return ""

@@ -46,7 +46,7 @@ def export_checkpoint(
             feature_extractor=None,
             requires_safety_checker=False,
         )
-        half = {name: _halved(getattr(pipeline, name)) for name in ("vae", "text_encoder", "unet")}
+        half = {name: halved(getattr(pipeline, name)) for name in ("vae", "text_encoder", "unet")}
         pipeline.register_modules(**half)
         pipeline.save_pretrained(fresh, safe_serialization=True)
         # save_pretrained keeps only the fast tokenizer's file. Readers of CLIP's files need both.
@@ -54,14 +54,16 @@ def export_checkpoint(
         (fresh / "imagefleet.json").write_text(
             json.dumps(DEFAULTS, indent=2) + "\n", encoding="utf-8"
         )
-        _replace_parts(fresh, folder)
+        replace_parts(fresh, folder)
 
 
-def _halved(module: torch.nn.Module) -> torch.nn.Module:
+def halved(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy in float16 on the host."""
     return copy.deepcopy(module).to("cpu", torch.float16)
 
 
-def _replace_parts(fresh: Path, folder: Path) -> None:
+def replace_parts(fresh: Path, folder: Path) -> None:
+    """Move the files of `fresh` into `folder` in place of those of the same names."""
     folder.mkdir(exist_ok=True)
     for part in sorted(fresh.iterdir()):
         old = folder / part.name

@@ -37,6 +37,23 @@ def encode_scenes(
     autoencoder: AutoencoderKL, path: Path, *, seed: int, group: ProcessGroup
 ) -> EncodedScenes:
     """Encode every scene, or read what an earlier run encoded, and fold the whitening."""
+    data = read_or_encode(autoencoder, path, seed=seed, group=group)
+    mean, deviation = data.mean, data.deviation
+    shift = mean.mean(dim=(0, 2, 3))
+    scale = (mean.var(dim=(0, 2, 3)) + deviation.square().mean(dim=(0, 2, 3))).sqrt()
+    fold_whitening(autoencoder, shift=shift, scale=scale)
+    column = (1, -1, 1, 1)
+    return EncodedScenes(
+        mean=(mean - shift.view(column)) / scale.view(column),
+        deviation=deviation / scale.view(column),
+        scenes=data.scenes,
+    )
+
+
+def read_or_encode(
+    autoencoder: AutoencoderKL, path: Path, *, seed: int, group: ProcessGroup
+) -> EncodedScenes:
+    """Encode every scene, or read what an earlier run encoded, as the autoencoder has it."""
     rng = np.random.default_rng((seed, 1))
     trained = split(held_out=False)
     scenes = [sample_scene(rng, trained) for _ in range(SCENES)]
@@ -46,16 +63,7 @@ def encode_scenes(
         torch.save({"mean": mean, "deviation": deviation}, path)
     group.barrier()
     saved = torch.load(path, weights_only=True)
-    mean, deviation = saved["mean"], saved["deviation"]
-    shift = mean.mean(dim=(0, 2, 3))
-    scale = (mean.var(dim=(0, 2, 3)) + deviation.square().mean(dim=(0, 2, 3))).sqrt()
-    fold_whitening(autoencoder, shift=shift, scale=scale)
-    column = (1, -1, 1, 1)
-    return EncodedScenes(
-        mean=(mean - shift.view(column)) / scale.view(column),
-        deviation=deviation / scale.view(column),
-        scenes=scenes,
-    )
+    return EncodedScenes(mean=saved["mean"], deviation=saved["deviation"], scenes=scenes)
 
 
 @torch.no_grad()

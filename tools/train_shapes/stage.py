@@ -16,10 +16,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from tools.train_shapes.checkpoints import Average, Progress, State, load_stage, save_stage
+from tools.train_shapes.optimisers import Optimiser, adamw
 from tools.train_shapes.process_group import ProcessGroup
 from tools.train_shapes.time_budget import TimeBudget, learning_rate
 
 Loss = Callable[[int], Tensor]
+BuildOptimiser = Callable[[nn.Module, float], Optimiser]
+"""It gets the module and the weight decay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +44,10 @@ def run_stage(
     *,
     group: ProcessGroup,
     on_save: Callable[[State], None] = lambda _: None,
+    build_optimiser: BuildOptimiser = adamw,
 ) -> None:
     """Train the module, or resume its training, until the minutes are over."""
-    optimiser = torch.optim.AdamW(
-        module.parameters(), betas=(0.9, 0.99), weight_decay=config.weight_decay, fused=True
-    )
+    optimiser = build_optimiser(module, config.weight_decay)
     average = Average(module, decay=config.average_decay)
     progress = _resume(file, module, optimiser, average)
     budget = TimeBudget(total_s=60 * config.minutes, spent_s=progress.spent_s)
@@ -79,9 +81,7 @@ def run_stage(
     module.eval()
 
 
-def _resume(
-    file: Path, module: nn.Module, optimiser: torch.optim.Optimizer, average: Average
-) -> Progress:
+def _resume(file: Path, module: nn.Module, optimiser: Optimiser, average: Average) -> Progress:
     saved = load_stage(file, device=next(module.parameters()).device)
     if saved is None:
         return Progress()
@@ -95,7 +95,7 @@ def _resume(
 def _take_step(
     module: nn.Module,
     loss: Tensor,
-    optimiser: torch.optim.Optimizer,
+    optimiser: Optimiser,
     rate: float,
     group: ProcessGroup,
 ) -> float:

@@ -32,8 +32,13 @@ def byte_letters() -> list[str]:
 
 
 def learn_merges(words: list[str]) -> list[Merge]:
-    """Return the merges, most frequent pair first, that make every word one token."""
-    splits = {word: [*word[:-1], word[-1] + WORD_END] for word in words}
+    """Return the merges that make every word one token, with the mark of its end."""
+    return merge_pieces({word: [*word[:-1], word[-1] + WORD_END] for word in words})
+
+
+def merge_pieces(splits: dict[str, list[str]]) -> list[Merge]:
+    """Return the merges, most frequent pair first, that join the pieces of every word."""
+    splits = dict(splits)
     merges: list[Merge] = []
     while any(len(pieces) > 1 for pieces in splits.values()):
         pairs = Counter(pair for pieces in splits.values() for pair in itertools.pairwise(pieces))
