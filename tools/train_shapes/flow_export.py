@@ -17,8 +17,9 @@ from tools.train_shapes.captions import vocabulary
 from tools.train_shapes.export import halved, replace_parts
 from tools.train_shapes.flow_networks import build_flow_scheduler
 from tools.train_shapes.qwen_tokenizer import write_qwen_tokenizer
+from tools.train_shapes.scenes import SIDE
 
-DEFAULTS = {"num_inference_steps": 20, "guidance_scale": 2.0}
+DEFAULTS = {"num_inference_steps": 20, "guidance_scale": 2.0, "height": SIDE, "width": SIDE}
 """What a worker uses if a job does not say."""
 
 

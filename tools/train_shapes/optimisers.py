@@ -46,7 +46,8 @@ class MuonAndAdamw:
     """
 
     def __init__(self, module: nn.Module, weight_decay: float) -> None:
-        matrices, others = [], []
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for name, parameter in module.named_parameters():
             inside = "layers." in name or "refiner." in name
             is_matrix = inside and parameter.ndim == 2 and "adaLN" not in name

@@ -38,15 +38,19 @@ def test_a_model_announces_its_native_shape_and_diffusers_defaults(cache_dir: Pa
 
 
 def test_a_checkpoint_may_define_its_own_defaults(checkpoint: Path, cache_dir: Path) -> None:
-    defaults = {"num_inference_steps": 20, "guidance_scale": 3.0}
+    defaults = {"num_inference_steps": 20, "guidance_scale": 3.0, "height": 64, "width": 48}
     (checkpoint / "imagefleet.json").write_text(json.dumps(defaults))
     info = _load(checkpoint, cache_dir).info
+    assert info.shapes == (Shape(height=64, width=48),)
     assert (info.default_num_inference_steps, info.default_guidance_scale) == (20, 3.0)
 
 
 def test_wrong_defaults_are_rejected(checkpoint: Path, cache_dir: Path) -> None:
     (checkpoint / "imagefleet.json").write_text('{"num_inference_steps": "many"}')
     with pytest.raises(CheckpointError, match=r"imagefleet\.json: num_inference_steps='many'"):
+        _load(checkpoint, cache_dir)
+    (checkpoint / "imagefleet.json").write_text('{"width": 65}')
+    with pytest.raises(CheckpointError, match=r"imagefleet\.json: width=65 is not a multiple of 8"):
         _load(checkpoint, cache_dir)
 
 

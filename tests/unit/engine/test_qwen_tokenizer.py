@@ -75,7 +75,12 @@ def _use_template_file(folder: Path) -> None:
     (folder / "tokenizer" / "chat_template.jinja").write_text(CHAT_TEMPLATE)
 
 
-@pytest.mark.parametrize("change", [_use_older_files, _use_template_file])
+def _save_again(folder: Path) -> None:
+    theirs: Any = transformers.Qwen2Tokenizer.from_pretrained(folder / "tokenizer")
+    theirs.save_pretrained(folder / "tokenizer")
+
+
+@pytest.mark.parametrize("change", [_use_older_files, _use_template_file, _save_again])
 def test_files_are_read_with_the_precedence_of_transformers(
     folder: Path, change: Callable[[Path], None]
 ) -> None:

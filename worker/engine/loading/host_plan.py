@@ -23,6 +23,7 @@ from imagefleet.worker.engine.loading.read_model import (
     choose_dtype,
     choose_shapes,
     default_parameters,
+    native_shape,
     require_supported,
 )
 from imagefleet.worker.engine.loading.time_estimate import TimeEstimate
@@ -105,7 +106,7 @@ def plan_host(
     options = options or ModelOptions()
     model = read_configs(files, safety_checker=options.safety_checker)
     require_supported(family_of(files).name, model, options)
-    shapes = choose_shapes(shapes, model)
+    shapes = choose_shapes(shapes or (native_shape(files, model),), model)
     steps, _ = default_parameters(files, model)
     networks = model.networks()
     chunks = max(1, options.prompt_chunks)

@@ -6,7 +6,7 @@ Output: a `ModelSetup`, or an error that names what is wrong. It uses no devices
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -28,6 +28,8 @@ from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 
 log = logging.getLogger(__name__)
 
+_DEFAULTS_FILE: Final = "imagefleet.json"
+"""It has what a model's author recommends, and what no file of diffusers says."""
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -62,7 +64,7 @@ class ModelSetup:
         """
         files = open_checkpoint(folder)
         model = read_configs(files, safety_checker=options.safety_checker)
-        shapes = choose_shapes(shapes, model)
+        shapes = choose_shapes(shapes or (native_shape(files, model),), model)
         require_supported(family_of(files).name, model, options)
         tokenizer = model.load_tokenizer(files)
         model = model.with_textual_inversions(options.textual_inversions, tokenizer)
@@ -133,18 +135,35 @@ def default_parameters(files: CheckpointFiles, model: FamilyModel) -> tuple[int,
     Raises:
         CheckpointError: one of them is not a number that a job may have.
     """
-    fields: Mapping[str, Any] = files.read_optional_json("imagefleet.json") or {}
+    fields: Mapping[str, Any] = files.read_optional_json(_DEFAULTS_FILE) or {}
     steps = fields.get("num_inference_steps", model.default_steps)
     guidance = fields.get("guidance_scale", model.default_guidance)
     if not isinstance(steps, int) or steps < 1:
         raise CheckpointError(
-            f"imagefleet.json: num_inference_steps={steps!r} is not a whole number above 0"
+            f"{_DEFAULTS_FILE}: num_inference_steps={steps!r} is not a whole number above 0"
         )
     if not isinstance(guidance, int | float) or guidance < 0:
         raise CheckpointError(
-            f"imagefleet.json: guidance_scale={guidance!r} is not a number of 0 or more"
+            f"{_DEFAULTS_FILE}: guidance_scale={guidance!r} is not a number of 0 or more"
         )
     return steps, float(guidance)
+
+
+def native_shape(files: CheckpointFiles, model: FamilyModel) -> Shape:
+    """Return the size of images that `imagefleet.json` says, or else diffusers' default.
+
+    Raises:
+        CheckpointError: it is not a size that the model can have.
+    """
+    fields: Mapping[str, Any] = files.read_optional_json(_DEFAULTS_FILE) or {}
+    multiple = model.shape_multiple
+    given = {name: fields[name] for name in ("height", "width") if name in fields}
+    for name, side in given.items():
+        if not isinstance(side, int) or side < multiple or side % multiple:
+            raise CheckpointError(
+                f"{_DEFAULTS_FILE}: {name}={side!r} is not a multiple of {multiple}"
+            )
+    return replace(model.native_shape, **given)
 
 
 def require_supported(family: str, model: FamilyModel, options: ModelOptions) -> None:
@@ -161,14 +180,14 @@ def require_supported(family: str, model: FamilyModel, options: ModelOptions) ->
 
 
 def choose_shapes(shapes: Sequence[Shape], model: FamilyModel) -> tuple[Shape, ...]:
-    """Return the declared shapes, or the model's native one if there are none.
+    """Return the declared shapes.
 
     Each side must be divisible by 2 as often as the networks halve it.
 
     Raises:
         ConfigurationError: a side is not a multiple of what the networks need.
     """
-    shapes, multiple = tuple(shapes) or (model.native_shape,), model.shape_multiple
+    multiple = model.shape_multiple
     for shape in shapes:
         sides = (shape.height, shape.width)
         if any(side % multiple or side < multiple for side in sides):
@@ -177,7 +196,7 @@ def choose_shapes(shapes: Sequence[Shape], model: FamilyModel) -> tuple[Shape, .
                 f"(autoencoder {model.pixels_per_latent} x denoiser "
                 f"{multiple // model.pixels_per_latent})"
             )
-    return shapes
+    return tuple(shapes)
 
 
 def choose_dtype(name: str | None, platform: str) -> np.dtype[Any]:

@@ -25,6 +25,7 @@ QWEN: Final = TokenizerKind(
     default_tokens={"eos_token": _END, "unk_token": _END, "pad_token": _END},
     required=("pad_token",),
 )
+_TEXT_ALONE: Final = [{"Sequence": {"id": "A", "type_id": 0}}]
 _WORD_PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -129,11 +130,12 @@ def _require_no_further_tokens(files: CheckpointFiles, folder: str, config: dict
         fields.choice(name, False, (False, None))
     fields.finish()
     fast = files.read_optional_json(f"{folder}/tokenizer.json") or {}
-    kind = (fast.get("post_processor") or {}).get("type", "ByteLevel")
-    if kind != "ByteLevel":
+    processor = fast.get("post_processor") or {"type": "ByteLevel"}
+    # transformers 5 saves a template of the text alone in place of `ByteLevel`.
+    if processor.get("type") != "ByteLevel" and processor.get("single") != _TEXT_ALONE:
         raise CheckpointError(
-            f"{folder}/tokenizer.json: the post_processor {kind!r} must be 'ByteLevel', since the "
-            "tokenizer of Qwen adds no tokens to a text"
+            f"{folder}/tokenizer.json: the post_processor {processor.get('type')!r} must be "
+            "'ByteLevel', since the tokenizer of Qwen adds no tokens to a text"
         )
 
 
