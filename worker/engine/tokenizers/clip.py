@@ -14,11 +14,8 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.tokenizers.bpe_files import (
-    TokenizerFiles,
-    TokenizerKind,
-    read_max_length,
-)
+from imagefleet.worker.engine.tokenizers.added_tokens import TokenizerKind, read_max_length
+from imagefleet.worker.engine.tokenizers.bpe_files import TokenizerFiles
 from imagefleet.worker.engine.tokenizers.vocabulary import build_tokenizer, require_known_ids
 
 _WORD_PATTERN: Final = (
@@ -63,7 +60,7 @@ class ClipTokenizer:
         """It is the number of tokens per prompt, including start and end."""
         self._tokenizer = build_tokenizer(_build, read, folder)
         self._start, self._end, self._pad = (
-            self._id(read.named_tokens[name]) for name in ("bos_token", "eos_token", "pad_token")
+            self._id(read.added.by_role[name]) for name in ("bos_token", "eos_token", "pad_token")
         )
         self._added = {
             token.content for token in self._tokenizer.get_added_tokens_decoder().values()
@@ -180,7 +177,7 @@ def _build(read: TokenizerFiles) -> Tokenizer:
             continuing_subword_prefix="",
             end_of_word_suffix="</w>",
             fuse_unk=False,
-            unk_token=read.named_tokens["unk_token"],
+            unk_token=read.added.by_role["unk_token"],
         )
     )
     tokenizer.normalizer = normalizers.Sequence(
@@ -194,5 +191,5 @@ def _build(read: TokenizerFiles) -> Tokenizer:
     )
     # An added token matches anywhere in a prompt. Stable Diffusion 2 and SDXL pad with "!", and
     # read a prompt's own exclamation marks as padding, as in transformers.
-    tokenizer.add_tokens(read.added_tokens)
+    tokenizer.add_tokens(read.added.in_order)
     return tokenizer

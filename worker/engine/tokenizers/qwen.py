@@ -15,7 +15,8 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader
-from imagefleet.worker.engine.tokenizers.bpe_files import TokenizerFiles, TokenizerKind
+from imagefleet.worker.engine.tokenizers.added_tokens import TokenizerKind
+from imagefleet.worker.engine.tokenizers.bpe_files import TokenizerFiles
 from imagefleet.worker.engine.tokenizers.chat_format import read_chat_format
 from imagefleet.worker.engine.tokenizers.vocabulary import build_tokenizer, require_known_ids
 
@@ -60,7 +61,7 @@ class QwenTokenizer:
         self.length: Final = length
         """It is the number of tokens per prompt, with those of the chat."""
         self._tokenizer = build_tokenizer(_build, read, folder)
-        pad = self._tokenizer.token_to_id(read.named_tokens["pad_token"])
+        pad = self._tokenizer.token_to_id(read.added.by_role["pad_token"])
         if pad is None:
             raise CheckpointError(f"{folder}: the vocabulary has no token for padding")
         self._padding = ~int(pad)
@@ -156,5 +157,5 @@ def _build(read: TokenizerFiles) -> Tokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    tokenizer.add_tokens(read.added_tokens)
+    tokenizer.add_tokens(read.added.in_order)
     return tokenizer

@@ -4,27 +4,36 @@ It has what all kinds of tokenizers have in common (docs/decisions/0004).
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from tokenizers import Tokenizer
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.tokenizers.bpe_files import TokenizerFiles
+
+Read = TypeVar("Read")
+BYTE_PAIRS = "the vocabulary and the merges do not fit"
+"""It is what an error says of the files of a tokenizer by byte pairs."""
 
 
 def build_tokenizer(
-    build: Callable[[TokenizerFiles], Tokenizer], read: TokenizerFiles, folder: str
+    build: Callable[[Read], Tokenizer], read: Read, folder: str, what: str = BYTE_PAIRS
 ) -> Tokenizer:
     """Return what `build` makes of the files in a folder.
 
+    Args:
+        build: It raises any error if it cannot.
+        read: What the files say.
+        folder: Of the tokenizer.
+        what: What the error says of the files.
+
     Raises:
-        CheckpointError: the vocabulary and the merges do not fit.
+        CheckpointError: `build` cannot.
     """
     try:
         return build(read)
     except Exception as error:  # the library raises plain Exceptions
         raise CheckpointError(
-            f"{folder}: the vocabulary and the merges do not fit ({error}); save the tokenizer "
-            "again with transformers"
+            f"{folder}: {what} ({error}); save the tokenizer again with transformers"
         ) from error
 
 
