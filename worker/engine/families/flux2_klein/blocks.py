@@ -7,43 +7,19 @@ block they are one sequence, and attention runs beside the feed-forward layer (D
 Axes: b rows, n tokens, t of them those of the text, d width of the transformer.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
-from imagefleet.worker.engine.kernels.attention import attention
-from imagefleet.worker.engine.networks.blocks import RmsNorm, linear, normalize
-from imagefleet.worker.engine.networks.rotary import Rotation, rotate_pairs
-
-
-class Modulated(NamedTuple):
-    """It says how a time changes the input and the output of a layer, each `[b, 1, d]`."""
-
-    shift: jax.Array
-    scale: jax.Array
-    gate: jax.Array
-
-    def normalized(self, x: jax.Array, epsilon: float) -> jax.Array:
-        """Return the input of a layer, from `x [b, n, d]`."""
-        return (1 + self.scale) * normalize(x, epsilon) + self.shift
-
-
-class Modulation(nnx.Module):
-    """It is diffusers' Flux2Modulation."""
-
-    def __init__(self, width: int, layers: int) -> None:
-        """`layers` is the number of layers in a block that are modulated apart."""
-        self.linear = linear(width, 3 * layers * width, use_bias=False)
-        self.layers = layers
-
-    def __call__(self, time: jax.Array) -> tuple[Modulated, ...]:
-        """Return the modulation of each layer of a block, from an embedded time `[b, d]`."""
-        numbers = self.linear(jax.nn.silu(time))[:, None]
-        parts = jnp.split(numbers, 3 * self.layers, axis=-1)
-        return tuple(Modulated(*parts[3 * layer :][:3]) for layer in range(self.layers))
+from imagefleet.worker.engine.networks.blocks import RmsNorm, linear
+from imagefleet.worker.engine.networks.joint_attention import (
+    JointAttention,
+    attend_rotated,
+    in_heads,
+)
+from imagefleet.worker.engine.networks.modulation import Modulated
+from imagefleet.worker.engine.networks.rotary import Rotation
 
 
 class FeedForward(nnx.Module):
@@ -63,64 +39,14 @@ def gated(x: jax.Array) -> jax.Array:
     return jax.nn.silu(gate) * value
 
 
-def _in_heads(x: jax.Array, config: TransformerConfig) -> jax.Array:
-    """Reshape `[b, n, d]` to `[b, n, heads, width of a head]`."""
-    return x.reshape(*x.shape[:2], config.num_attention_heads, config.attention_head_dim)
-
-
-def _attend(
-    q: jax.Array, k: jax.Array, v: jax.Array, rotation: Rotation, mask: jax.Array | None
-) -> jax.Array:
-    """Rotate queries and keys `[b, n, heads, …]`, and attend to values `[b, n, d]`."""
-    heads = q.shape[2]
-    q, k = (rotate_pairs(each, rotation).reshape(v.shape) for each in (q, k))
-    return attention(q, k, v, heads=heads, mask=mask)
-
-
-class JointAttention(nnx.Module):
-    """It is diffusers' Flux2Attention: text and image have projections of their own."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        width, head_dim, epsilon = config.width, config.attention_head_dim, config.eps
-        self.config = config
-        self.to_q = linear(width, width, use_bias=False)
-        self.to_k = linear(width, width, use_bias=False)
-        self.to_v = linear(width, width, use_bias=False)
-        self.to_out = linear(width, width, use_bias=False)
-        self.norm_q = RmsNorm(head_dim, epsilon)
-        self.norm_k = RmsNorm(head_dim, epsilon)
-        self.add_q_proj = linear(width, width, use_bias=False)
-        self.add_k_proj = linear(width, width, use_bias=False)
-        self.add_v_proj = linear(width, width, use_bias=False)
-        self.to_add_out = linear(width, width, use_bias=False)
-        self.norm_added_q = RmsNorm(head_dim, epsilon)
-        self.norm_added_k = RmsNorm(head_dim, epsilon)
-
-    def __call__(
-        self, text: jax.Array, image: jax.Array, rotation: Rotation, mask: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """Return the outputs for the text and for the image."""
-        config, tokens = self.config, text.shape[1]
-        queries = (
-            self.norm_added_q(_in_heads(self.add_q_proj(text), config)),
-            self.norm_q(_in_heads(self.to_q(image), config)),
-        )
-        keys = (
-            self.norm_added_k(_in_heads(self.add_k_proj(text), config)),
-            self.norm_k(_in_heads(self.to_k(image), config)),
-        )
-        values = self.add_v_proj(text), self.to_v(image)
-        q, k, v = (jnp.concatenate(pair, axis=1) for pair in (queries, keys, values))
-        hidden = _attend(q, k, v, rotation, mask)
-        return self.to_add_out(hidden[:, :tokens]), self.to_out(hidden[:, tokens:])
-
-
 class DoubleBlock(nnx.Module):
     """It is diffusers' Flux2TransformerBlock."""
 
     def __init__(self, config: TransformerConfig) -> None:
         self.epsilon = config.eps
-        self.attn = JointAttention(config)
+        self.attn = JointAttention(
+            config.width, config.num_attention_heads, config.eps, use_bias=False
+        )
         self.ff = FeedForward(config)
         self.ff_context = FeedForward(config)
 
@@ -171,9 +97,8 @@ class ParallelAttention(nnx.Module):
         config = self.config
         ends = [config.width, 2 * config.width, 3 * config.width]
         q, k, v, inner = jnp.split(self.to_qkv_mlp_proj(x), ends, axis=-1)
-        q = self.norm_q(_in_heads(q, config))
-        k = self.norm_k(_in_heads(k, config))
-        attended = _attend(q, k, v, rotation, mask)
+        q, k = (in_heads(each, config.num_attention_heads) for each in (q, k))
+        attended = attend_rotated(self.norm_q(q), self.norm_k(k), v, rotation, mask)
         return self.to_out(jnp.concatenate([attended, gated(inner)], axis=-1))
 
 

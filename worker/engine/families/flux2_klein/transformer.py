@@ -17,13 +17,10 @@ from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
 from imagefleet.worker.engine.checkpoint.weights import WeightNames
-from imagefleet.worker.engine.families.flux2_klein.blocks import (
-    DoubleBlock,
-    Modulation,
-    SingleBlock,
-)
+from imagefleet.worker.engine.families.flux2_klein.blocks import DoubleBlock, SingleBlock
 from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
-from imagefleet.worker.engine.networks.blocks import linear, normalize
+from imagefleet.worker.engine.networks.blocks import linear
+from imagefleet.worker.engine.networks.modulation import FinalNorm, Modulation
 from imagefleet.worker.engine.networks.rotary import Rotation
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
 
@@ -55,19 +52,6 @@ class TimeEmbedding(nnx.Module):
         return self.linear_2(jax.nn.silu(self.linear_1(waves.astype(dtype))))
 
 
-class FinalNorm(nnx.Module):
-    """It is diffusers' AdaLayerNormContinuous."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        self.linear = linear(config.width, 2 * config.width, use_bias=False)
-        self.epsilon = config.eps
-
-    def __call__(self, x: jax.Array, time: jax.Array) -> jax.Array:
-        """Normalise `[b, n, d]`, by an embedded time `[b, d]`."""
-        scale, shift = jnp.split(self.linear(jax.nn.silu(time))[:, None], 2, axis=-1)
-        return normalize(x, self.epsilon) * (1 + scale) + shift
-
-
 class Transformer(nnx.Module):
     """It is diffusers' Flux2Transformer2DModel without an embedding of the guidance."""
 
@@ -82,16 +66,16 @@ class Transformer(nnx.Module):
         width = config.width
         self.config = config
         self.time_embedder = TimeEmbedding(config)
-        self.double_stream_modulation_img = Modulation(width, 2)
-        self.double_stream_modulation_txt = Modulation(width, 2)
-        self.single_stream_modulation = Modulation(width, 1)
+        self.double_stream_modulation_img = Modulation(width, 2, use_bias=False)
+        self.double_stream_modulation_txt = Modulation(width, 2, use_bias=False)
+        self.single_stream_modulation = Modulation(width, 1, use_bias=False)
         self.x_embedder = linear(config.in_channels, width, use_bias=False)
         self.context_embedder = linear(config.joint_attention_dim, width, use_bias=False)
         self.transformer_blocks = nnx.List(DoubleBlock(config) for _ in range(config.num_layers))
         self.single_transformer_blocks = nnx.List(
             SingleBlock(config) for _ in range(config.num_single_layers)
         )
-        self.norm_out = FinalNorm(config)
+        self.norm_out = FinalNorm(width, config.eps, use_bias=False)
         self.proj_out = linear(width, config.in_channels, use_bias=False)
 
     def embed_text(self, states: jax.Array) -> jax.Array:
