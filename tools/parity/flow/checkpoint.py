@@ -5,9 +5,9 @@ torch nor JAX.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from safetensors.numpy import save_file
 
@@ -17,9 +17,19 @@ from tools.parity.known.write import Shapes, draw
 Json = Mapping[str, Any]
 
 
-def write_files(folder: Path, index: Json, configs: Mapping[str, Json]) -> None:
-    """Write all files of a checkpoint but its weights. `configs` are by folder."""
-    write_tokenizer(folder / "tokenizer")
+_QWEN: Final[Mapping[str, Callable[[Path], object]]] = {"tokenizer": write_tokenizer}
+
+
+def write_files(
+    folder: Path,
+    index: Json,
+    configs: Mapping[str, Json],
+    tokenizers: Mapping[str, Callable[[Path], object]] = _QWEN,
+) -> None:
+    """Write all files of a checkpoint but its weights. `configs` and what writes the tokenizers are
+    by folder."""
+    for name, write in tokenizers.items():
+        write(folder / name)
     for name, config in configs.items():
         file = "scheduler_config.json" if name == "scheduler" else "config.json"
         _write(folder / name / file, config)
@@ -29,7 +39,7 @@ def write_files(folder: Path, index: Json, configs: Mapping[str, Json]) -> None:
 def write_weights(folder: Path, network: str, shapes: Shapes) -> None:
     """Draw the weights of a network and write them."""
     tensors = {key: draw(network, key, shape) for key, shape in shapes.items()}
-    stem = "model" if network == "text_encoder" else "diffusion_pytorch_model"
+    stem = "model" if network.startswith("text_encoder") else "diffusion_pytorch_model"
     save_file(tensors, folder / network / f"{stem}.safetensors")
 
 
