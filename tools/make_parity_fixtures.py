@@ -13,10 +13,10 @@ The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with
 `flow_samplers.safetensors`; the names and shapes of the weights of published models; the answers
 for well-known checkpoints (`known`), and for SDXL's base and refiner together
 (`ensemble.safetensors`); `loras`; textual inversions (`inversions`); images with the bundled
-model's LoRA (`outline`); the hidden states of a text encoder (`qwen3.safetensors`); and the answers
-for flow models (`z_image.safetensors`, `flux2_klein.safetensors` and
-`flux2_klein_references.safetensors`). The tests that read them need no
-torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
+model's LoRA (`outline`); the hidden states of text encoders (`qwen3.safetensors` and
+`t5.safetensors`); and the answers for flow models (`z_image.safetensors`, `flux1.safetensors`,
+`flux2_klein.safetensors` and `flux2_klein_references.safetensors`). The tests that read them need
+no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
 import json
@@ -41,10 +41,12 @@ from tools.parity.checkpoints import (
 )
 from tools.parity.clip_skip import clip_skips
 from tools.parity.edits import edits
+from tools.parity.flow.flux1_truth import flux1_answers
 from tools.parity.flow.flux2_klein_reference_truth import flux2_klein_references
 from tools.parity.flow.flux2_klein_truth import flux2_klein_answers
 from tools.parity.flow.qwen_truth import qwen_states
 from tools.parity.flow.schedule_truth import flow_runs
+from tools.parity.flow.t5_truth import t5_states
 from tools.parity.flow.z_image_truth import z_image_answers
 from tools.parity.full_size import full_size
 from tools.parity.guidance_rescale import guidance_rescales
@@ -121,6 +123,14 @@ def write_qwen3(target: Path) -> None:
     save_file(qwen_states(), target)
 
 
+def write_t5(target: Path) -> None:
+    save_file(t5_states(), target)
+
+
+def write_flux1(target: Path) -> None:
+    save_file(flux1_answers(), target)
+
+
 def write_z_image(target: Path) -> None:
     save_file(z_image_answers(), target)
 
@@ -173,6 +183,8 @@ PARTS = {
     "samplers.safetensors": write_samplers,
     "flow_samplers.safetensors": write_flow_samplers,
     "qwen3.safetensors": write_qwen3,
+    "t5.safetensors": write_t5,
+    "flux1.safetensors": write_flux1,
     "z_image.safetensors": write_z_image,
     "flux2_klein.safetensors": write_flux2_klein,
     "flux2_klein_references.safetensors": write_flux2_klein_references,

@@ -40,7 +40,7 @@ class JobParameters(TypedDict, total=False):
     """Denoising steps, from 1 to the fleet's limit (often 100); by default the model's."""
     guidance_scale: float | None
     """0 to 50, by default the model's; there is no guidance up to 1 (Z-Image: 0; a distilled FLUX.2
-    klein never has any)."""
+    klein and FLUX.1 schnell never have any)."""
     clip_skip: int | None
     """Last layers of the text encoders that the prompt skips, 1 or more; by default none."""
     guidance_rescale: float | None

@@ -12,7 +12,7 @@ GuidanceScale = Annotated[
     Guidance | None,
     Parameter(
         "0 to 50, by default the model's; there is no guidance up to 1 (Z-Image: 0; "
-        "a distilled FLUX.2 klein never has any).",
+        "a distilled FLUX.2 klein and FLUX.1 schnell never have any).",
         rows_since=1,
         metadata="always",
     ),

@@ -209,6 +209,37 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             but=[FIRST],
         ),
     ],
+    "unit/engine/test_t5_tokenizer.py": [
+        Long(
+            "test_files_are_read_as_transformers_reads_them has the prompts that are written",
+            ["test_ids_of_prompts_in_many_scripts_equal_those_of_transformers"],
+        ),
+    ],
+    "unit/engine/test_flux1.py": [
+        Long(
+            "test_flux1_engine.py has images in a stream",
+            [
+                "test_images_of_other_configs_are_those_of_diffusers",
+                "test_images_that_start_from_an_image_are_those_of_diffusers",
+                "test_in_bfloat16_no_part_of_a_block_is_widened",
+                "test_whole_images_are_those_of_diffusers",
+            ],
+        ),
+        Long(
+            "one of the blocks stays",
+            ["test_each_block_computes_the_same_tokens"],
+            but=[FIRST],
+        ),
+    ],
+    "unit/engine/test_flux1_engine.py": [
+        Long(
+            "the same images in a stream stay",
+            [
+                "test_images_of_a_whole_batch_are_those_of_diffusers",
+                "test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers",
+            ],
+        ),
+    ],
     "unit/engine/test_flux2_klein.py": [
         Long(
             "test_flux2_klein_engine.py has images in a stream",

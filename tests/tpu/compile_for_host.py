@@ -28,11 +28,7 @@ from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.compile.fingerprint import environment
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.flux2_klein.blocks import (
-    DoubleBlock,
-    Modulated,
-    SingleBlock,
-)
+from imagefleet.worker.engine.families.flux2_klein.blocks import DoubleBlock, SingleBlock
 from imagefleet.worker.engine.families.flux2_klein.configs import TEXT_LENGTH
 from imagefleet.worker.engine.families.flux2_klein.transformer import rotation_of
 from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
@@ -64,6 +60,7 @@ from imagefleet.worker.engine.networks.blocks import (
     conv,
     normalize_and_convolve,
 )
+from imagefleet.worker.engine.networks.modulation import Modulated
 from imagefleet.worker.engine.networks.row_split import compute_by_rows, compute_together
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.placement.mesh import Placement

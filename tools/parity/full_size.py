@@ -12,6 +12,7 @@ from diffusers import (
     AutoencoderKL,
     AutoencoderKLFlux2,
     Flux2Transformer2DModel,
+    FluxTransformer2DModel,
     UNet2DConditionModel,
     ZImageTransformer2DModel,
 )
@@ -23,6 +24,8 @@ from transformers import (
     CLIPTextModelWithProjection,
     Qwen3Config,
     Qwen3Model,
+    T5Config,
+    T5EncoderModel,
 )
 
 from tools.parity.flow.published import FLOW_MODELS
@@ -35,12 +38,19 @@ def _text_encoder(**config: Any) -> torch.nn.Module:
     return CLIPTextModel(CLIPTextConfig(**config))
 
 
+def _text_encoder_2(**config: Any) -> torch.nn.Module:
+    if config.get("model_type") == "t5":
+        return T5EncoderModel(T5Config(**config))
+    return CLIPTextModelWithProjection(CLIPTextConfig(**config))
+
+
 NETWORKS: Mapping[str, Callable[..., torch.nn.Module]] = {
     "text_encoder": _text_encoder,
-    "text_encoder_2": lambda **config: CLIPTextModelWithProjection(CLIPTextConfig(**config)),
+    "text_encoder_2": _text_encoder_2,
     "unet": UNet2DConditionModel,
     "transformer": ZImageTransformer2DModel,
     "vae": AutoencoderKL,
+    "FluxTransformer2DModel": FluxTransformer2DModel,
     "Flux2Transformer2DModel": Flux2Transformer2DModel,
     "AutoencoderKLFlux2": AutoencoderKLFlux2,
     "safety_checker": lambda **config: StableDiffusionSafetyChecker(CLIPConfig(**config)),

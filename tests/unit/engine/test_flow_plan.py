@@ -1,24 +1,30 @@
 """A plan says which mesh a published flow model needs on a TPU host, by its configs alone."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from imagefleet.worker.engine.loading.host_plan import plan_host
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.tpu_hosts import TpuHost
-from tools.parity.flow import flux2_klein_case, z_image_case
+from tools.parity.flow import flux1_case, flux2_klein_case, z_image_case
 from tools.parity.flow.checkpoint import write_files
 from tools.parity.flow.published import FLOW_MODELS
 
 
 def _write(folder: Path, model: str) -> None:
-    is_klein = model.startswith("flux2")
-    index: dict[str, Any] = flux2_klein_case.INDEX if is_klein else z_image_case.INDEX
-    scheduler = flux2_klein_case.SCHEDULER if is_klein else z_image_case.STATIC
-    index = {**index, "is_distilled": True} if is_klein else index
+    index, scheduler = _CASES[model.split("_")[0]]
     write_files(folder, index, {**FLOW_MODELS[model], "scheduler": scheduler})
+
+
+_CASES: Final[Mapping[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+    "flux1": (flux1_case.INDEX, flux1_case.SCHEDULER),
+    "flux2": ({**flux2_klein_case.INDEX, "is_distilled": True}, flux2_klein_case.SCHEDULER),
+    "z": (z_image_case.INDEX, z_image_case.STATIC),
+}
+"""By the beginning of a model's name: its model_index.json and its scheduler."""
 
 
 @pytest.mark.parametrize(
@@ -30,6 +36,8 @@ def _write(folder: Path, model: str) -> None:
         ("flux2_klein_9b", "v6e-8", 1, 30.0),
         ("z_image", "v5e-8", 2, 20.3),
         ("z_image", "v6e-8", 1, 20.3),
+        ("flux1_schnell", "v5e-8", 4, 33.7),
+        ("flux1_dev", "v6e-8", 2, 33.7),
     ],
 )
 def test_the_fewest_devices_that_hold_a_copy_and_an_image_of_1024_are_known(

@@ -19,9 +19,10 @@ from imagefleet.worker.engine.families.flux2_klein.configs import Configs
 from imagefleet.worker.engine.families.flux2_klein.denoiser import Flux2KleinDenoiser
 from imagefleet.worker.engine.families.flux2_klein.shift import EmpiricalShift
 from imagefleet.worker.engine.families.flux2_klein.transformer import Transformer, rotation_of
-from imagefleet.worker.engine.families.flux2_klein.vae import Flux2Vae, pack, unpack
+from imagefleet.worker.engine.families.flux2_klein.vae import Flux2Vae
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
+from imagefleet.worker.engine.networks.latent_packing import pack, unpack
 from imagefleet.worker.engine.placement.mesh import Placement
 from tests.unit.engine.flow_family import FLUX2_KLEIN
 from tests.unit.engine.flow_parity import FlowOracle, write_drawn_weights

@@ -20,6 +20,10 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.config_reader import Json
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
+from imagefleet.worker.engine.families.flux1.transformer import Transformer as Flux1Transformer
+from imagefleet.worker.engine.families.flux1.transformer_config import (
+    TransformerConfig as Flux1Config,
+)
 from imagefleet.worker.engine.families.flux2_klein.transformer import (
     Transformer as Flux2Transformer,
 )
@@ -35,6 +39,7 @@ from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.clip_text import ClipText, ClipTextConfig
 from imagefleet.worker.engine.networks.qwen3_text import Qwen3Config, Qwen3Text
 from imagefleet.worker.engine.networks.safety import SafetyChecker, SafetyConfig
+from imagefleet.worker.engine.networks.t5_text import T5Config, T5Text
 from imagefleet.worker.engine.networks.vae import Vae, VaeConfig
 from tests.unit.engine.parity import FOLDER, load_in_float32
 from tools.parity.fuzz.draw_files import store_as
@@ -209,6 +214,8 @@ def test_a_config_that_does_not_match_the_weights_is_refused(checkpoint: Path) -
 def _network(name: str, config: Json) -> Any:
     if config.get("model_type") == "qwen3":
         return abstract_network(Qwen3Text, Qwen3Config.from_json(config, [-1]))
+    if config.get("model_type") == "t5":
+        return abstract_network(T5Text, T5Config.from_json(config, name))
     if name.startswith("text_encoder"):
         is_projected = config.get("architectures") == ["CLIPTextModelWithProjection"]
         text = ClipTextConfig.from_json(config, is_projected=is_projected)
@@ -222,6 +229,7 @@ def _network(name: str, config: Json) -> Any:
 NETWORKS: Final[dict[str, tuple[Any, Any]]] = {
     "unet": (UNet, UNetConfig),
     "transformer": (Transformer, TransformerConfig),
+    "FluxTransformer2DModel": (Flux1Transformer, Flux1Config),
     "vae": (Vae, VaeConfig),
     "Flux2Transformer2DModel": (Flux2Transformer, Flux2Config),
     "AutoencoderKLFlux2": (Flux2Vae, Flux2VaeConfig),
@@ -229,8 +237,12 @@ NETWORKS: Final[dict[str, tuple[Any, Any]]] = {
 PUBLISHED = json.loads((FOLDER / "full_size.json").read_text())
 
 
+def _class_of(name: str, config: Json) -> str:
+    return str(config.get("_class_name") or config.get("model_type") or name)
+
+
 OF_EACH_CLASS: Final = {
-    PUBLISHED[model][name]["config"].get("_class_name", name): (model, name)
+    _class_of(name, PUBLISHED[model][name]["config"]): (model, name)
     for model in PUBLISHED
     for name in PUBLISHED[model]
 }

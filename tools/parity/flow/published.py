@@ -1,7 +1,8 @@
 """The configs of published flow models, without their weights.
 
-The checkpoints are Tongyi-MAI/Z-Image-Turbo, black-forest-labs/FLUX.2-klein-4B and -9B. Only values
-other than the libraries' defaults are listed, and the class where a part has several.
+The checkpoints are Tongyi-MAI/Z-Image-Turbo, black-forest-labs/FLUX.2-klein-4B and -9B, and
+black-forest-labs/FLUX.1-schnell and -dev. Only values other than the libraries' defaults are
+listed, and the class where a part has several.
 """
 
 from collections.abc import Mapping
@@ -26,23 +27,44 @@ _FLUX2_TRANSFORMER: Final[dict[str, Any]] = {
     "guidance_embeds": False,
 }
 _FLUX2_VAE: Final[dict[str, Any]] = {"_class_name": "AutoencoderKLFlux2"}
+_FLUX1_VAE: Final[dict[str, Any]] = {
+    "block_out_channels": [128, 256, 512, 512],
+    "down_block_types": ["DownEncoderBlock2D"] * 4,
+    "up_block_types": ["UpDecoderBlock2D"] * 4,
+    "layers_per_block": 2,
+    "latent_channels": 16,
+    "sample_size": 1024,
+    "scaling_factor": 0.3611,
+    "shift_factor": 0.1159,
+    "use_quant_conv": False,
+    "use_post_quant_conv": False,
+}
+_FLUX1: Final[dict[str, dict[str, Any]]] = {
+    "text_encoder": {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+    },
+    "text_encoder_2": {
+        "model_type": "t5",
+        "d_model": 4096,
+        "d_kv": 64,
+        "d_ff": 10_240,
+        "num_layers": 24,
+        "num_heads": 64,
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+    },
+    "transformer": {"_class_name": "FluxTransformer2DModel"},
+    "vae": _FLUX1_VAE,
+}
 
 FLOW_MODELS: Final[Mapping[str, Mapping[str, dict[str, Any]]]] = {
     "z_image": {
         "text_encoder": _QWEN3_4B,
         "transformer": {},
-        "vae": {
-            "block_out_channels": [128, 256, 512, 512],
-            "down_block_types": ["DownEncoderBlock2D"] * 4,
-            "up_block_types": ["UpDecoderBlock2D"] * 4,
-            "layers_per_block": 2,
-            "latent_channels": 16,
-            "sample_size": 1024,
-            "scaling_factor": 0.3611,
-            "shift_factor": 0.1159,
-            "use_quant_conv": False,
-            "use_post_quant_conv": False,
-        },
+        "vae": _FLUX1_VAE,
     },
     "flux2_klein_4b": {
         "text_encoder": _QWEN3_4B,
@@ -70,6 +92,11 @@ FLOW_MODELS: Final[Mapping[str, Mapping[str, dict[str, Any]]]] = {
             "joint_attention_dim": 12_288,
         },
         "vae": _FLUX2_VAE,
+    },
+    "flux1_schnell": _FLUX1,
+    "flux1_dev": {
+        **_FLUX1,
+        "transformer": {"_class_name": "FluxTransformer2DModel", "guidance_embeds": True},
     },
 }
 """By model and network: the fields of its `config.json`."""

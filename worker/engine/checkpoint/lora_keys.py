@@ -33,6 +33,31 @@ class LoraNames(Protocol):
         means that it does not mix them."""
 
 
+@dataclass(frozen=True)
+class NoLoraNames:
+    """It is that of a family whose models take no LoRA."""
+
+    networks: Sequence[str] = ()
+
+    def by_name(self, network: str, keys: Sequence[str]) -> dict[str, str]:
+        """Return nothing: no layer has a name in LoRA files."""
+        return {}
+
+    def fused(self, network: str, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return nothing."""
+        return {}
+
+    def spellings(self, network: str, layer: str) -> list[str]:
+        """Return nothing."""
+        return []
+
+    def mixture(self, keys: Iterable[str]) -> str | None:
+        """Return nothing: no file is read."""
+        return None
+
+
+NO_LORA: Final = NoLoraNames()
+
 _PARTS: Final = (
     ("down", r"\.lora_down|\.lora_A(\.default)?|_lora\.down|\.lora(_linear_layer)?\.down"),
     ("up", r"\.lora_up|\.lora_B(\.default)?|_lora\.up|\.lora(_linear_layer)?\.up"),

@@ -170,8 +170,13 @@ def require_supported(family: str, model: FamilyModel, options: ModelOptions) ->
     """Require that the models of a family have what the options ask for.
 
     Raises:
-        ConfigurationError: they read no weights in prompts.
+        ConfigurationError: they read no weights in prompts, or take no LoRA.
     """
+    if (loras := (*options.loras, *options.job_loras)) and not model.lora_names.networks:
+        raise ConfigurationError(
+            f"lora {loras[0].name}: models of {family} take no LoRA here; remove it from the "
+            "settings"
+        )
     if options.prompt_chunks and not model.weighs_prompts:
         raise ConfigurationError(
             f"IMAGEFLEET_PROMPT_CHUNKS={options.prompt_chunks}: models of {family} read no weights "

@@ -131,11 +131,17 @@ class ClipText(nnx.Module):
             hidden_states.append(layer(hidden_states[-1]))
         pooled = None
         if self.text_projection is not None:
-            last_hidden_state = self.final_layer_norm(hidden_states[-1])
-            index = self._end_position(tokens)[:, None, None]
-            end_state = jnp.take_along_axis(last_hidden_state, index, axis=1)[:, 0]  # [b, hidden]
-            pooled = self.text_projection(end_state)
+            pooled = self.text_projection(self._end_state(tokens, hidden_states[-1]))
         return TextStates(tuple(hidden_states), pooled)
+
+    def end_state(self, tokens: jax.Array) -> jax.Array:
+        """Return the normalised last state of the first end token, `[b, hidden_size]`: the pooled
+        state of an encoder without a projection."""
+        return self._end_state(tokens, self(tokens).hidden_states[-1])
+
+    def _end_state(self, tokens: jax.Array, states: jax.Array) -> jax.Array:
+        index = self._end_position(tokens)[:, None, None]
+        return jnp.take_along_axis(self.final_layer_norm(states), index, axis=1)[:, 0]
 
     def _end_position(self, tokens: jax.Array) -> jax.Array:
         """Return the position of the first end token, int32 `[b]`."""

@@ -6,6 +6,7 @@ once for each position that may occur, so that all networks read them from table
 Axes: b rows, n tokens, h heads, d width of a head.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -33,6 +34,23 @@ class Rotation(NamedTuple):
     def at(self, positions: jax.Array) -> "Rotation":
         """Return the rotations at positions `[…, n]` of a table `[positions, d / 2]`."""
         return Rotation(*(jnp.asarray(table)[positions] for table in self))
+
+
+def axis_angles(
+    places: NDArray[np.int64], widths: Sequence[int], theta: float
+) -> NDArray[np.float64]:
+    """Return the angles of positions with several numbers, `[n, d / 2]`.
+
+    Args:
+        places: `[n, axes]`.
+        widths: How many numbers of a head each of the axes rotates.
+        theta: The base of the angles.
+    """
+    angles = []
+    for axis, width in enumerate(widths):
+        frequencies = 1 / theta ** (np.arange(0, width, 2) / width)
+        angles.append(np.outer(places[:, axis], frequencies))
+    return np.concatenate(angles, axis=1)
 
 
 def rotate_halves(x: jax.Array, rotation: Rotation) -> jax.Array:

@@ -14,6 +14,7 @@ from imagefleet.worker.engine.kernels.attention_backend import (
     choose_backend,
 )
 from imagefleet.worker.engine.networks.qwen3_text import Qwen3Config
+from imagefleet.worker.engine.networks.t5_text import T5Config
 from imagefleet.worker.engine.placement.memory_check import Workload
 
 _WIDE_MAPS: Final = 7
@@ -60,6 +61,16 @@ def sequence_bytes(sizes: BlockSizes, tokens: int, workload: Workload) -> int:
     """Estimate the bytes that a block needs for one sequence of tokens."""
     maps = _WIDE_MAPS * sizes.width + _INNER_MAPS * sizes.inner_width
     return tokens * maps * workload.dtype.itemsize + _score_bytes(sizes, tokens, workload)
+
+
+def t5_bytes(config: T5Config, tokens: int, workload: Workload) -> int:
+    """Estimate the bytes that a block of T5's encoder needs for one sequence of tokens.
+
+    No kernel adds the bias of its scores. So the bias, the scores and their exponentials are
+    stored, for all heads in float32.
+    """
+    maps = _WIDE_MAPS * max(config.d_model, config.inner_width) + 2 * config.d_ff
+    return tokens * maps * workload.dtype.itemsize + 3 * 4 * config.num_heads * tokens**2
 
 
 def _score_bytes(sizes: BlockSizes, tokens: int, workload: Workload) -> int:

@@ -155,6 +155,17 @@ class FlowSchedule:
         mu = tokens * slope + (self.base_shift - slope * self.base_image_seq_len)
         return replace(self, image_shift=LinearShift(mu))
 
+    def without_levels_of_pipelines(self) -> Self:
+        """Return the schedule for a pipeline that gives no noise levels to `SOLVER_CLASSES`.
+
+        If the file is of one of them, other schedulers then make levels of their own, which are not
+        those of this engine.
+        """
+        if self.class_name not in SOLVER_CLASSES:
+            return self
+        reasons = dict.fromkeys(("euler", "lcm"), "use_flow_sigmas=True (supported: False)")
+        return replace(self, unsupported={**reasons, **self.unsupported})
+
     def shifted(self, sigmas: Sigmas, steps: int) -> Sigmas:
         """Shift noise levels towards noise, in their own precision as in diffusers."""
         if not self.use_dynamic_shifting:

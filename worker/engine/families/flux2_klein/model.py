@@ -44,7 +44,7 @@ from imagefleet.worker.engine.options.textual_inversion_options import (
 from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.sampling.arrays import Weights
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
-from imagefleet.worker.engine.schedulers.flow_schedule import SOLVER_CLASSES, FlowSchedule
+from imagefleet.worker.engine.schedulers.flow_schedule import FlowSchedule
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 from imagefleet.worker.engine.tokenizers.qwen import QwenTokenizer
 
@@ -52,9 +52,6 @@ _NATIVE_SHAPE: Final = Shape(height=1024, width=1024)
 """diffusers' pipeline makes images of this size."""
 _IMAGE_USE: Final = ImageUse(default_strengths=NO_STRENGTH, limits=IMAGE_LIMITS)
 """An `image` is a reference image."""
-
-_SOLVER_FILE: Final = "use_flow_sigmas=True (supported: False)"
-"""diffusers' pipeline then gives no noise levels, and these schedulers make others of their own."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +90,7 @@ class Flux2Klein:
     def noise_schedule(self, shape: Shape) -> FlowSchedule:
         """Return the schedule, which may be shifted by the tokens of an image and the steps."""
         noise, shift = self.configs.noise, EmpiricalShift(self.configs.image_tokens(shape))
-        if noise.class_name in SOLVER_CLASSES:
-            reasons = dict.fromkeys(("euler", "lcm"), _SOLVER_FILE)
-            noise = replace(noise, unsupported={**reasons, **noise.unsupported})
-        return replace(noise, image_shift=shift)
+        return replace(noise.without_levels_of_pipelines(), image_shift=shift)
 
     def load_tokenizer(self, files: CheckpointFiles) -> PromptTokenizer:
         tokenizer = QwenTokenizer(files, TOKENIZER, length=TEXT_LENGTH, thinks=False)

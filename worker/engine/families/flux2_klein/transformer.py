@@ -14,14 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from numpy.typing import NDArray
 
 from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.families.flux2_klein.blocks import DoubleBlock, SingleBlock
 from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
 from imagefleet.worker.engine.networks.blocks import linear
 from imagefleet.worker.engine.networks.modulation import FinalNorm, Modulation
-from imagefleet.worker.engine.networks.rotary import Rotation
+from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
 
 _REFERENCE_TIME: Final = 10
@@ -145,13 +144,4 @@ def rotation_of(
     if has_reference:
         parts.append(image + np.array([_REFERENCE_TIME, 0, 0, 0]))
     places = np.concatenate(parts)
-    return Rotation.of_angles(_angles(config, places))
-
-
-def _angles(config: TransformerConfig, places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the angles of positions `[n, 4]`, `[n, width of a head / 2]`."""
-    angles = []
-    for axis, width in enumerate(config.axes_dims_rope):
-        frequencies = 1 / config.rope_theta ** (np.arange(0, width, 2) / width)
-        angles.append(np.outer(places[:, axis], frequencies))
-    return np.concatenate(angles, axis=1)
+    return Rotation.of_angles(axis_angles(places, config.axes_dims_rope, config.rope_theta))

@@ -17,11 +17,10 @@ from flax import nnx
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
 from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.networks.blocks import linear
+from imagefleet.worker.engine.networks.latent_packing import PATCH, pack, unpack
 from imagefleet.worker.engine.networks.unset_weights import ones, zeros
 from imagefleet.worker.engine.networks.vae import Decoder, Encoder, Vae, VaeConfig
 
-PATCH: Final = 2
-"""A packed latent has a square of latents with this side."""
 _LEVELS: Final = (128, 256, 512, 512)
 _DEFAULTS: Final[dict[str, Any]] = {
     "block_out_channels": _LEVELS,
@@ -144,18 +143,3 @@ class Flux2Vae(nnx.Module):
         deviation = self.bn.deviation
         log_variance = pack(jnp.clip(log_variance, -30.0, 20.0)) - 2 * jnp.log(deviation)
         return (pack(mean) - self.bn.mean) / deviation, log_variance
-
-
-def pack(latents: jax.Array) -> jax.Array:
-    """Reshape latents `[b, 2h, 2w, c / 4]` to `[b, h, w, c]`. As in diffusers, the four numbers of
-    a channel lie side by side."""
-    batch, height, width, channels = latents.shape
-    x = latents.reshape(batch, height // PATCH, PATCH, width // PATCH, PATCH, channels)
-    return x.transpose(0, 1, 3, 5, 2, 4).reshape(batch, height // PATCH, width // PATCH, -1)
-
-
-def unpack(latents: jax.Array) -> jax.Array:
-    """Undo `pack`."""
-    batch, height, width, _ = latents.shape
-    x = latents.reshape(batch, height, width, -1, PATCH, PATCH)
-    return x.transpose(0, 1, 4, 2, 5, 3).reshape(batch, height * PATCH, width * PATCH, -1)

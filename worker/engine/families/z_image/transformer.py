@@ -25,7 +25,7 @@ from imagefleet.worker.engine.families.z_image.transformer_config import (
 )
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear, normalize
-from imagefleet.worker.engine.networks.rotary import Rotation, rotate_pairs
+from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles, rotate_pairs
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
 from imagefleet.worker.engine.networks.unset_weights import zeros
 
@@ -271,11 +271,7 @@ class Transformer(nnx.Module):
 
 def _angles(config: TransformerConfig, places: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return the angles of positions `[n, 3]`, `[n, width of a head / 2]`."""
-    angles = []
-    for axis, width in enumerate(config.axes_dims):
-        frequencies = 1 / config.rope_theta ** (np.arange(0, width, 2) / width)
-        angles.append(np.outer(places[:, axis], frequencies))
-    return np.concatenate(angles, axis=1).astype(np.float32)
+    return axis_angles(places, config.axes_dims, config.rope_theta).astype(np.float32)
 
 
 def _for_rows(table: jax.Array | NDArray[np.float32], rows: int) -> jax.Array:

@@ -1,0 +1,181 @@
+"""diffusers' answers for the tiny checkpoints of `flux1_case`.
+
+There is no input. The output is the states and the pooled states of both prompts, the output of the
+transformer, inputs and outputs of each block for the first prompt, and whole images.
+"""
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    FluxImg2ImgPipeline,
+    FluxInpaintPipeline,
+    FluxPipeline,
+    FluxTransformer2DModel,
+)
+from diffusers.models.autoencoders import vae
+from diffusers.pipelines.flux import pipeline_flux_img2img, pipeline_flux_inpaint
+from PIL import Image
+from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
+
+from tools.parity.checkpoints import Tensors
+from tools.parity.flow.checkpoint import write_weights
+from tools.parity.flow.flux1_case import (
+    BLOCK_TOKENS,
+    CHANNELS,
+    DOWNSAMPLING,
+    GUIDANCES,
+    HEIGHT,
+    PROMPTS,
+    STATES_APART,
+    STEPS,
+    STRENGTH,
+    TIMESTEPS,
+    VARIANTS,
+    WIDTH,
+    Variant,
+    write_configs,
+)
+from tools.parity.flow.t5_truth import encoder_shapes
+from tools.parity.known.write import init_image, inpaint_mask
+from tools.parity.levels import to_levels
+
+_SIZE = (CHANNELS, HEIGHT // DOWNSAMPLING, WIDTH // DOWNSAMPLING)
+_BLOCKS = ("transformer_blocks", "single_transformer_blocks")
+
+
+def load_pipeline(variant: Variant | None = None) -> FluxPipeline:
+    """Write the checkpoint, and let diffusers read it."""
+    configs = (variant or Variant()).configs
+    networks = {
+        "text_encoder": CLIPTextModel(CLIPTextConfig(**configs["text_encoder"])),
+        "transformer": FluxTransformer2DModel.from_config(configs["transformer"]),
+        "vae": AutoencoderKL.from_config(configs["vae"]),
+    }
+    t5 = T5EncoderModel(T5Config(**configs["text_encoder_2"]))
+    with tempfile.TemporaryDirectory() as folder:
+        write_configs(Path(folder), variant)
+        for name, network in networks.items():
+            shapes = {key: tuple(each.shape) for key, each in network.named_parameters()}
+            write_weights(Path(folder), name, shapes)
+        write_weights(Path(folder), "text_encoder_2", encoder_shapes(t5))
+        pipeline = FluxPipeline.from_pretrained(folder, torch_dtype=torch.float32)
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def noise() -> torch.Tensor:
+    """Return the noise at the start of both images, and of their encoding."""
+    return torch.randn((2, *_SIZE), generator=torch.Generator().manual_seed(8))
+
+
+@torch.no_grad()
+def flux1_answers() -> Tensors:
+    """Return all answers by their names."""
+    pipeline = load_pipeline()
+    answers = {"noise": noise(), **_transformer(pipeline)}
+    for guidance in GUIDANCES:
+        answers[f"image|{guidance}"] = _image(pipeline, guidance, latents=_pack(noise()))
+    for name, variant in VARIANTS.items():
+        answers[name] = image_of(variant)
+    answers |= _from_images(pipeline)
+    return {key: tensor.clone().contiguous() for key, tensor in answers.items()}
+
+
+def _from_images(pipeline: FluxPipeline) -> Tensors:
+    answers: Tensors = {}
+    image = Image.fromarray(init_image(WIDTH)[:HEIGHT])
+    mask = Image.fromarray(inpaint_mask(WIDTH)[:HEIGHT])
+    with ExitStack() as patches:
+        for module in (vae, pipeline_flux_img2img, pipeline_flux_inpaint):
+            patches.enter_context(
+                patch.object(module, "randn_tensor", lambda *_, **__: noise()[:1])
+            )
+        for name, kind, extra in (
+            ("img2img", FluxImg2ImgPipeline, {"strength": STRENGTH}),
+            ("inpaint", FluxInpaintPipeline, {"strength": STRENGTH, "mask_image": mask}),
+            ("inpaint by default", FluxInpaintPipeline, {"mask_image": mask}),
+        ):
+            parts = {
+                key: each
+                for key, each in pipeline.components.items()
+                if key not in ("image_encoder", "feature_extractor")
+            }
+            other = kind(**parts)
+            other.set_progress_bar_config(disable=True)
+            answers[name] = _image(other, GUIDANCES[-1], count=1, image=image, **extra)
+    return answers
+
+
+def _transformer(pipeline: FluxPipeline) -> Tensors:
+    """Return the outputs of the transformer, and of each block for the first prompt."""
+    states, pooled, text_ids = pipeline.encode_prompt(list(PROMPTS))
+    answers: Tensors = {"states": states[:, ::STATES_APART], "pooled": pooled}
+    network = pipeline.transformer
+    rows, columns = HEIGHT // DOWNSAMPLING // 2, WIDTH // DOWNSAMPLING // 2
+    image_ids = pipeline._prepare_latent_image_ids(2, rows, columns, "cpu", torch.float32)
+    guidance = torch.full([2], GUIDANCES[-1])
+    times, packed = torch.tensor(TIMESTEPS) / 1000, _pack(noise())
+    given = {"img_ids": image_ids, "txt_ids": text_ids, "encoder_hidden_states": states}
+    answers["output"] = network(
+        packed, timestep=times, guidance=guidance, pooled_projections=pooled, **given
+    ).sample
+    hooks = []
+    for kind in _BLOCKS:
+        for number, block in enumerate(getattr(network, kind)):
+            name = f"{kind}.{number}"
+
+            def record(_: object, __: Any, inputs: Any, output: Any, name: str = name) -> None:
+                for key in ("hidden_states", "encoder_hidden_states"):
+                    answers[f"{name}.in.{key}"] = inputs[key]
+                answers[f"{name}.out.encoder_hidden_states"] = output[0]
+                answers[f"{name}.out.hidden_states"] = output[1]
+
+            hooks.append(block.register_forward_hook(record, with_kwargs=True))
+    given |= {"encoder_hidden_states": states[:1, :BLOCK_TOKENS]}
+    given |= {"txt_ids": text_ids[:BLOCK_TOKENS]}
+    network(
+        packed[:1],
+        timestep=times[:1],
+        guidance=guidance[:1],
+        pooled_projections=pooled[:1],
+        **given,
+    )
+    for hook in hooks:
+        hook.remove()
+    return answers
+
+
+def _pack(latents: torch.Tensor) -> torch.Tensor:
+    return FluxPipeline._pack_latents(latents, *latents.shape)
+
+
+def image_of(variant: Variant) -> torch.Tensor:
+    """Return the image of a case, uint8 `[1, h, w, 3]`."""
+    return _image(
+        load_pipeline(variant),
+        variant.guidance,
+        prompt=[variant.prompt],
+        height=variant.height,
+        width=variant.width,
+        num_inference_steps=variant.steps,
+        latents=_pack(torch.from_numpy(variant.noise)),
+        max_sequence_length=variant.text_length,
+    )
+
+
+def _image(pipeline: Any, guidance: float, *, count: int = 2, **given: Any) -> torch.Tensor:
+    call = {
+        "prompt": list(PROMPTS[:count]),
+        "height": HEIGHT,
+        "width": WIDTH,
+        "num_inference_steps": STEPS,
+        **given,
+    }
+    images = pipeline(guidance_scale=guidance, output_type="np", **call).images
+    return torch.from_numpy(to_levels(images))

@@ -1,0 +1,114 @@
+"""Read the configs of a checkpoint of FLUX.1.
+
+Input: the files of a checkpoint. Output: the configs of its networks, checked alone and against
+each other. This module reads no weights.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Self
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
+from imagefleet.worker.engine.checkpoint.index_parts import refuse_files_beside, require_part
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.flux1.transformer_config import TransformerConfig
+from imagefleet.worker.engine.networks.clip_text import ClipTextConfig
+from imagefleet.worker.engine.networks.latent_packing import PATCH
+from imagefleet.worker.engine.networks.t5_text import T5Config
+from imagefleet.worker.engine.networks.vae import VaeConfig
+from imagefleet.worker.engine.schedulers.flow_schedule import FlowSchedule
+
+PIPELINE: Final = "FluxPipeline"
+CLIP: Final = "text_encoder"
+CLIP_TOKENIZER: Final = "tokenizer"
+T5: Final = "text_encoder_2"
+T5_TOKENIZER: Final = "tokenizer_2"
+TRANSFORMER: Final = "transformer"
+VAE: Final = "vae"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configs:
+    """It has the configs of all parts of a checkpoint."""
+
+    clip: ClipTextConfig
+    t5: T5Config
+    transformer: TransformerConfig
+    vae: VaeConfig
+    noise: FlowSchedule
+
+    @classmethod
+    def read(cls, files: CheckpointFiles) -> Self:
+        """Read and check the configs in `files`.
+
+        Raises:
+            CheckpointError: A file is missing, is of an unsupported part, or contradicts another
+                file.
+        """
+        require = partial(require_part, files.read_json(INDEX))
+        require(CLIP, "transformers", ("CLIPTextModel",))
+        require(CLIP_TOKENIZER, "transformers", ("CLIPTokenizer", "CLIPTokenizerFast"))
+        require(T5, "transformers", ("T5EncoderModel",))
+        require(T5_TOKENIZER, "transformers", ("T5TokenizerFast", "T5Tokenizer"))
+        require(TRANSFORMER, "diffusers", ("FluxTransformer2DModel",))
+        require(VAE, "diffusers", ("AutoencoderKL",))
+        scheduler = require("scheduler", "diffusers")
+        for encoder in (CLIP, T5):
+            refuse_files_beside(files, encoder)
+        clip, t5 = f"{CLIP}/config.json", f"{T5}/config.json"
+        configs = cls(
+            clip=ClipTextConfig.from_json(files.read_json(clip), clip),
+            t5=T5Config.from_json(files.read_json(t5), t5),
+            transformer=TransformerConfig.from_json(files.read_json(f"{TRANSFORMER}/config.json")),
+            vae=VaeConfig.from_json(files.read_json(f"{VAE}/config.json")),
+            noise=FlowSchedule.from_json(
+                files.read_json("scheduler/scheduler_config.json"), scheduler
+            ),
+        )
+        configs._require_consistent()
+        return configs
+
+    def _require_consistent(self) -> None:
+        if self.vae.latents_mean is not None:
+            raise CheckpointError(
+                f"vae/config.json: latents_mean and latents_std are set, which {PIPELINE} does not "
+                "read; take the autoencoder of this model"
+            )
+        for fields, one, other in (
+            (
+                "transformer in_channels, four times the autoencoder's latent_channels",
+                self.transformer.in_channels,
+                PATCH**2 * self.vae.latent_channels,
+            ),
+            (
+                "transformer joint_attention_dim, T5's d_model",
+                self.transformer.joint_attention_dim,
+                self.t5.d_model,
+            ),
+            (
+                "transformer pooled_projection_dim, CLIP's hidden_size",
+                self.transformer.pooled_projection_dim,
+                self.clip.hidden_size,
+            ),
+        ):
+            if one != other:
+                raise CheckpointError(
+                    f"the configs of this checkpoint contradict each other: {fields} must be "
+                    f"equal but are {one} and {other}; take all parts from one model"
+                )
+
+    @property
+    def text_length(self) -> int:
+        """Return how many tokens T5 gets: diffusers' default, or for a model without an embedding
+        of the guidance (schnell) what its page says."""
+        return 512 if self.transformer.guidance_embeds else 256
+
+    @property
+    def shape_multiple(self) -> int:
+        """Return the pixels of which height and width must be multiples."""
+        return self.vae.downsampling * PATCH
+
+    def image_tokens(self, shape: Shape) -> int:
+        """Return the tokens of an image."""
+        return shape.height * shape.width // self.shape_multiple**2

@@ -1,0 +1,69 @@
+"""Encode prompts and run the transformer of FLUX.1, in all slots of a batch.
+
+Input: weights and the arrays of a batch. Output: the embedded texts, and the transformer's
+prediction. See `Denoiser` in `sampling/denoiser_protocol.py`. The guidance scale is an input of the
+transformer, or has no effect: there are no negative prompts.
+
+Axes: b slots, h w latent size, c latent channels, t tokens of a text, d width of the transformer.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.families.flux1.text_states import TextStates
+from imagefleet.worker.engine.families.flux1.transformer import EmbeddedText, Transformer
+from imagefleet.worker.engine.networks.clip_text import ClipText
+from imagefleet.worker.engine.networks.lora_layers import merge_network
+from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
+from imagefleet.worker.engine.sampling.image_input import ImageInput
+
+
+@dataclass(frozen=True)
+class Flux1Denoiser:
+    """The structure of the text encoders and of the transformer; their weights are arguments."""
+
+    text_encoding: TextStates
+    """It runs T5, the first of the text encoders."""
+    clip: nnx.GraphDef[nnx.Module]
+    """It is the second one."""
+    transformer: nnx.GraphDef[nnx.Module]
+    dtype: DTypeLike
+    image_input: ImageInput = ImageInput.NONE
+    image_limits: None = None
+    has_guidance: bool = False
+    limits_guidance: bool = False
+
+    def encode_prompts(
+        self, weights: Weights, inputs: BatchInputs, height: int, width: int
+    ) -> EmbeddedText:
+        """Return the embedded prompts, `[b, 1, …]`."""
+        clip = cast(ClipText, nnx.merge(self.clip, weights.text[1]))
+        pooled = clip.end_state(inputs.tokens[1][:, -1, 0])
+        transformer = self._merge(weights.denoiser, inputs.lora_scales)
+        text = transformer.embed_text(inputs.text_states[:, 0], pooled.astype(self.dtype))
+        return EmbeddedText(*(each[:, None] for each in text))
+
+    def predict(
+        self,
+        weights: Params,
+        conditions: Conditions,
+        latents: jax.Array,
+        timestep: jax.Array,
+        *,
+        guidance: bool,
+        reference: bool = False,
+    ) -> jax.Array:
+        """Return the transformer's output, float32 `[b, h, w, c]`."""
+        network = self._merge(weights, conditions.lora_scales)
+        text = EmbeddedText(*(each[:, 0] for each in conditions.text))
+        output = network(latents.astype(self.dtype), timestep, conditions.guidance, text)
+        return output.astype(jnp.float32)
+
+    def _merge(self, weights: Params, lora_scales: jax.Array | None) -> Transformer:
+        return cast(Transformer, merge_network(self.transformer, weights, lora_scales))

@@ -1,0 +1,169 @@
+"""Describe one model of FLUX.1 by its configs: see `FamilyModel`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+from flax import nnx
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.default_strengths import DefaultStrengths
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.lora_keys import NO_LORA, LoraNames
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
+from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.contract.image_use import ImageUse
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
+from imagefleet.worker.engine.families.flux1.configs import (
+    CLIP,
+    CLIP_TOKENIZER,
+    T5,
+    T5_TOKENIZER,
+    TRANSFORMER,
+    VAE,
+    Configs,
+)
+from imagefleet.worker.engine.families.flux1.denoiser import Flux1Denoiser
+from imagefleet.worker.engine.families.flux1.flops import image_flops
+from imagefleet.worker.engine.families.flux1.text_states import TextStates
+from imagefleet.worker.engine.families.flux1.transformer import Transformer
+from imagefleet.worker.engine.families.flux1.workspace import workspace_bytes
+from imagefleet.worker.engine.networks.abstract_network import abstract_network
+from imagefleet.worker.engine.networks.clip_text import ClipText
+from imagefleet.worker.engine.networks.latent_scale import LatentScale
+from imagefleet.worker.engine.networks.matmul_flops import ImageFlops
+from imagefleet.worker.engine.networks.t5_text import T5Text
+from imagefleet.worker.engine.networks.vae import Vae
+from imagefleet.worker.engine.options.textual_inversion_options import (
+    LoadedInversion,
+    TextualInversionOption,
+)
+from imagefleet.worker.engine.placement.memory_check import Workload
+from imagefleet.worker.engine.sampling.arrays import Weights
+from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
+from imagefleet.worker.engine.schedulers.flow_schedule import FlowSchedule
+from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer
+from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
+from imagefleet.worker.engine.tokenizers.t5 import T5Tokenizer
+
+TITLE: Final = "FLUX.1"
+_NATIVE_SHAPE: Final = Shape(height=1024, width=1024)
+"""diffusers' pipeline makes images of this size."""
+_IMAGE_USE: Final = ImageUse(
+    default_strengths=DefaultStrengths(image=0.6, mask=0.6, rounds_up=True)
+)
+"""It has the defaults of diffusers' pipelines of FLUX.1."""
+
+
+@dataclass(frozen=True)
+class Flux1:
+    """It is one model of the family."""
+
+    configs: Configs
+    unguided_scale: float = 1.0
+    native_shape: Shape = _NATIVE_SHAPE
+    max_clip_skip: int = 0
+    rescales_guidance: bool = False
+    keeps_texts: bool = True
+    weighs_prompts: bool = False
+    image_use: ImageUse = _IMAGE_USE
+    latent_format: LatentFormat | None = None
+    inversions: tuple[LoadedInversion, ...] = ()
+    lora_names: LoraNames = NO_LORA
+
+    @property
+    def default_steps(self) -> int:
+        """Return the steps of diffusers' pipeline, or what the page of schnell has."""
+        return 28 if self.configs.transformer.guidance_embeds else 4
+
+    @property
+    def default_guidance(self) -> float:
+        return 3.5 if self.configs.transformer.guidance_embeds else 1.0
+
+    @property
+    def pixels_per_latent(self) -> int:
+        return self.configs.vae.downsampling
+
+    @property
+    def shape_multiple(self) -> int:
+        return self.configs.shape_multiple
+
+    def noise_schedule(self, shape: Shape) -> FlowSchedule:
+        """Return the schedule, which may be shifted further for larger images."""
+        noise = self.configs.noise.without_levels_of_pipelines()
+        return noise.shifted_for(self.configs.image_tokens(shape))
+
+    def load_tokenizer(self, files: CheckpointFiles) -> PromptTokenizer:
+        """Load the tokenizers, that of T5 first, whose states are kept."""
+        configs = self.configs
+        t5 = T5Tokenizer(files, T5_TOKENIZER, length=configs.text_length)
+        t5.require_fits(T5, configs.t5.vocab_size)
+        clip = ClipTokenizer(files, CLIP_TOKENIZER)
+        clip.require_fits(CLIP, configs.clip.max_position_embeddings, configs.clip.vocab_size)
+        return PromptTokenizer([t5, clip])
+
+    def with_textual_inversions(
+        self, options: Sequence[TextualInversionOption], tokenizer: PromptTokenizer
+    ) -> Self:
+        if options:
+            raise CheckpointError(
+                f"textual inversion {options[0].name}: {TITLE} has none; remove it from "
+                "IMAGEFLEET_TEXTUAL_INVERSIONS"
+            )
+        return self
+
+    def networks(self) -> dict[str, nnx.Module]:
+        configs = self.configs
+        return {
+            T5: abstract_network(T5Text, configs.t5),
+            CLIP: abstract_network(ClipText, configs.clip),
+            TRANSFORMER: abstract_network(Transformer, configs.transformer),
+            VAE: abstract_network(Vae, configs.vae),
+        }
+
+    def open_weights(
+        self, files: CheckpointFiles, keys: Mapping[str, Sequence[str]]
+    ) -> dict[str, TensorFiles]:
+        return files.open_weights(tuple(keys), keys)
+
+    def assemble(
+        self,
+        networks: Mapping[str, nnx.Module],
+        parameters: Mapping[str, Params],
+        dtype: np.dtype[Any],
+    ) -> tuple[DiffusionPrograms, Weights]:
+        vae = self.configs.vae
+        graphs: dict[str, Any] = {name: nnx.graphdef(each) for name, each in networks.items()}
+        programs = DiffusionPrograms(
+            denoiser=Flux1Denoiser(
+                text_encoding=TextStates(graphs[T5], self.configs.t5.d_model, dtype),
+                clip=graphs[CLIP],
+                transformer=graphs[TRANSFORMER],
+                dtype=dtype,
+            ),
+            vae=graphs[VAE],
+            safety=None,
+            latent_channels=vae.latent_channels,
+            latent_scale=LatentScale.of(vae),
+            pixels_per_latent=vae.downsampling,
+            dtype=dtype,
+        )
+        weights = Weights(
+            text=(parameters[T5], parameters[CLIP]),
+            denoiser=parameters[TRANSFORMER],
+            vae=parameters[VAE],
+            safety=None,
+        )
+        return programs, weights
+
+    def workspace_bytes(
+        self, networks: Mapping[str, nnx.Module], shape: Shape, workload: Workload
+    ) -> int:
+        return workspace_bytes(self.configs, shape, workload)
+
+    def flops(
+        self, networks: Mapping[str, nnx.Module], shape: Shape, prompt_chunks: int = 1
+    ) -> ImageFlops:
+        return image_flops(self.configs, networks, shape)

@@ -1,0 +1,151 @@
+"""Define the transformer of FLUX.1: diffusers' FluxTransformer2DModel.
+
+Input: noisy latents, timesteps, guidance scales, and an encoded text. Output: the predicted
+velocity from the image to noise. All tokens of the text are read, those that pad it too, as in
+diffusers.
+
+Axes: b rows, h w latent size, c latent channels, n tokens, t of them those of the text, d width of
+the transformer.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from imagefleet.worker.engine.checkpoint.weights import WeightNames
+from imagefleet.worker.engine.families.flux1.blocks import DoubleBlock, SingleBlock
+from imagefleet.worker.engine.families.flux1.transformer_config import (
+    EPSILON,
+    ROPE_THETA,
+    TIME_WAVES,
+    TransformerConfig,
+)
+from imagefleet.worker.engine.networks.blocks import linear
+from imagefleet.worker.engine.networks.latent_packing import PATCH, pack, unpack
+from imagefleet.worker.engine.networks.modulation import FinalNorm
+from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles
+from imagefleet.worker.engine.networks.sinusoids import sinusoids
+
+
+class EmbeddedText(NamedTuple):
+    """It has texts as the blocks read them."""
+
+    tokens: jax.Array
+    """They are `[b, t, d]`."""
+    pooled: jax.Array
+    """It is added to the embedded time, `[b, d]`."""
+
+
+class Embedder(nnx.Module):
+    """It is diffusers' TimestepEmbedding, and its PixArtAlphaTextProjection with SiLU."""
+
+    def __init__(self, channels_in: int, width: int) -> None:
+        self.linear_1 = linear(channels_in, width)
+        self.linear_2 = linear(width, width)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `[b, channels_in]` to `[b, d]`."""
+        return self.linear_2(jax.nn.silu(self.linear_1(x)))
+
+
+class Conditioning(nnx.Module):
+    """It is diffusers' CombinedTimestepTextProjEmbeddings, with guidance or without it."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.timestep_embedder = Embedder(TIME_WAVES, config.width)
+        self.guidance_embedder = (
+            Embedder(TIME_WAVES, config.width) if config.guidance_embeds else None
+        )
+        self.text_embedder = Embedder(config.pooled_projection_dim, config.width)
+
+    def __call__(self, timesteps: jax.Array, guidance: jax.Array, pooled: jax.Array) -> jax.Array:
+        """Embed float32 timesteps and guidance scales `[b]`, beside an embedded text `[b, d]`."""
+        time = self.timestep_embedder(_waves(timesteps, pooled))
+        if self.guidance_embedder is not None:
+            # As in diffusers, it is embedded as a timestep that many times larger.
+            time += self.guidance_embedder(_waves(guidance * 1000, pooled))
+        return time + pooled
+
+
+def _waves(numbers: jax.Array, like: jax.Array) -> jax.Array:
+    waves = sinusoids(numbers, TIME_WAVES, flip_sin_to_cos=True, freq_shift=0)
+    return waves.astype(like.dtype)
+
+
+class Transformer(nnx.Module):
+    """It is diffusers' FluxTransformer2DModel, with the packing of its pipelines."""
+
+    weight_names: ClassVar = WeightNames(
+        to_checkpoint=(
+            (r"^(transformer_blocks\.\d+\.attn\.to_out)\b", r"\1.0"),
+            (r"\b(ff|ff_context)\.linear_in\b", r"\1.net.0.proj"),
+            (r"\b(ff|ff_context)\.linear_out\b", r"\1.net.2"),
+        )
+    )
+
+    def __init__(self, config: TransformerConfig) -> None:
+        width = config.width
+        self.config = config
+        self.time_text_embed = Conditioning(config)
+        self.context_embedder = linear(config.joint_attention_dim, width)
+        self.x_embedder = linear(config.in_channels, width)
+        self.transformer_blocks = nnx.List(DoubleBlock(config) for _ in range(config.num_layers))
+        self.single_transformer_blocks = nnx.List(
+            SingleBlock(config) for _ in range(config.num_single_layers)
+        )
+        self.norm_out = FinalNorm(width, EPSILON, use_bias=True)
+        self.proj_out = linear(width, config.in_channels)
+
+    def embed_text(self, states: jax.Array, pooled: jax.Array) -> EmbeddedText:
+        """Embed texts, once for all steps.
+
+        Args:
+            states: Those of T5, `[b, t, e]`.
+            pooled: The pooled state of CLIP, `[b, p]`.
+        """
+        return EmbeddedText(
+            self.context_embedder(states), self.time_text_embed.text_embedder(pooled)
+        )
+
+    def __call__(
+        self, latents: jax.Array, timesteps: jax.Array, guidance: jax.Array, text: EmbeddedText
+    ) -> jax.Array:
+        """Predict the velocity from the image to noise, `[b, h, w, c]`.
+
+        Args:
+            latents: `[b, h, w, c]`.
+            timesteps: float32 `[b]`: 0 is the image, 1000 noise.
+            guidance: float32 `[b]`: the guidance scales. Only some models read them.
+            text: From `embed_text`.
+        """
+        packed = pack(latents)
+        _, rows, columns, channels = packed.shape
+        image, tokens = self.x_embedder(packed.reshape(len(packed), -1, channels)), text.tokens
+        time = self.time_text_embed(timesteps, guidance, text.pooled)
+        count = tokens.shape[1]
+        rotation = rotation_of(self.config, count, rows, columns)
+        for double in self.transformer_blocks:
+            tokens, image = double(tokens, image, time, rotation)
+        joined = jnp.concatenate([tokens, image], axis=1)
+        for single in self.single_transformer_blocks:
+            joined = single(joined, time, rotation)
+        output = self.proj_out(self.norm_out(joined[:, count:], time))
+        return unpack(output.reshape(packed.shape))
+
+
+def rotation_of(config: TransformerConfig, tokens: int, rows: int, columns: int) -> Rotation:
+    """Return the rotations of the tokens of a text, and of an image after it.
+
+    The tokens of a text all lie at the position (0, 0, 0), those of the image at (0, row, column).
+    """
+    places = np.zeros((tokens + rows * columns, 3), np.int64)
+    places[tokens:, 1:] = np.indices((rows, columns)).reshape(2, -1).T
+    return Rotation.of_angles(axis_angles(places, config.axes_dims_rope, ROPE_THETA))
+
+
+def token_count(height: int, width: int) -> int:
+    """Return the tokens of latents of this size."""
+    return height * width // PATCH**2

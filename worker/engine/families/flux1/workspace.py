@@ -1,0 +1,38 @@
+"""Estimate the memory that a batch of FLUX.1 needs on a device besides the weights.
+
+Input: configs, a shape, a workload. Output: bytes. It reads no weights and asks no device, so that
+it also serves hosts that are not here.
+"""
+
+from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.flux1.configs import Configs
+from imagefleet.worker.engine.networks.transformer_memory import (
+    BlockSizes,
+    sequence_bytes,
+    t5_bytes,
+)
+from imagefleet.worker.engine.networks.vae_memory import decoder_bytes
+from imagefleet.worker.engine.placement.memory_check import Workload
+
+
+def workspace_bytes(configs: Configs, shape: Shape, workload: Workload) -> int:
+    """Estimate the bytes that a device needs for a batch of this shape, besides the weights.
+
+    A device decodes one image at a time. A stream does so beside the next steps, so it needs both.
+    Texts are encoded one at a time, and a batch has the states of all.
+    """
+    decoder = decoder_bytes(configs.vae, shape.height, shape.width, workload)
+    rows, transformer, length = workload.per_device_batch, configs.transformer, configs.text_length
+    sizes = BlockSizes(
+        width=transformer.width,
+        # A single block has the inputs of attention, and twice those of its last layer.
+        inner_width=3 * transformer.width + 2 * transformer.inner_width,
+        heads=transformer.num_attention_heads,
+        head_dim=transformer.attention_head_dim,
+        masked=False,
+    )
+    states = length * configs.t5.d_model * workload.dtype.itemsize
+    tokens = configs.image_tokens(shape) + length
+    step = rows * (states + sequence_bytes(sizes, tokens, workload))
+    texts = t5_bytes(configs.t5, length, workload)
+    return decoder + max(step, texts) if workload.streams else max(decoder, step, texts)
