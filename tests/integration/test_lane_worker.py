@@ -9,7 +9,10 @@ import pytest
 from imagefleet import Client, Job, State
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.shared.errors import BrokerUnavailable, ConfigurationError
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import leases_key
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.settings.settings import Settings
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.jobs import finish
@@ -47,6 +50,9 @@ def test_a_worker_ends_jobs_of_every_lane_calls_back_and_drains(
         receiver.wait_for(JOBS)
     lanes = producer.connection.lanes
     assert {lanes.of(job.id).number for job in jobs} == set(range(len(lanes)))
+    _submit_to_another_lane(lanes)
+    [letter] = until(lambda: list(producer.connection.dead_letters.read()))
+    assert "belongs to another lane" in letter.reason
     assert worker.terminate() == 0
     assert "drained: " in worker.output()
     assert not any(lane.client.zcard(leases_key(lane.namespace)) for lane in lanes)
@@ -56,6 +62,12 @@ def test_a_worker_ends_jobs_of_every_lane_calls_back_and_drains(
     settings = Settings.load(redis_url=cluster.url, namespace=producer.settings.namespace, lanes=4)
     with pytest.raises(ConfigurationError, match="made with 8 lanes"):
         Connection(settings).offers()
+
+
+def _submit_to_another_lane(lanes: Lanes) -> None:
+    wrong = lanes[(lanes.of("stray").number + 1) % len(lanes)]
+    records = JobRecords(wrong.client, wrong.namespace, 3600)
+    assert records.submit([("stray", JobRequest.parse({"prompt": "a"}))]) == [True]
 
 
 def test_a_worker_goes_on_when_a_master_is_killed(
