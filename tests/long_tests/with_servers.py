@@ -17,6 +17,11 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
             "the example [short] has the same faults for a few seconds",
             ["test_no_job_is_lost_duplicated_or_foreign_when_parts_are_killed[long]"],
         ),
+        Long(
+            "test_lane_worker.py has a worker in a cluster without faults",
+            ["test_no_job_is_lost_duplicated_or_foreign_when_parts_are_killed[cluster]"],
+            in_ci=False,
+        ),
     ],
     "fuzz/test_fuzz.py": [
         Long(
