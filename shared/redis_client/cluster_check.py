@@ -36,7 +36,7 @@ def check_cluster(lanes: "Lanes", url: str, namespace: str) -> list[str]:
     for lane in lanes:
         try:
             lane.client.ping()
-        except redis.ConnectionError as error:
+        except (redis.ConnectionError, redis.TimeoutError) as error:
             warnings.append(f"lane {lane.number} does not answer, and its jobs wait: {error}")
             continue
         found = check_server(lane.client, url, lane.namespace, runs_celery=False, in_lane=True)

@@ -66,10 +66,14 @@ class JobLanes:
         counted: bool = False,
         failure: tuple[str, str] | None = None,
     ) -> list[Attempt]:
-        """Requeue attempts, and return those that were; see `JobExecutor.requeue`."""
+        """Requeue attempts, and return those that were; see `JobExecutor.requeue`.
+
+        Lanes that did not answer lately come last: each is waited for.
+        """
+        answering_first = sorted(range(len(self._lanes)), key=self.claims.is_paused)
         return [
             each
-            for lane in self._lanes
+            for lane in map(self._lanes.__getitem__, answering_first)
             if (own := [attempt for attempt in attempts if self.of(attempt.tag) is lane])
             for each in lane.executor.requeue(own, counted=counted, failure=failure)
         ]

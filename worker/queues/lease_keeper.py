@@ -80,24 +80,17 @@ class LeaseKeeper:
         self._reclaim_from = self._grace_period_end()
         self._thread = critical_thread(self._loop, "lease keeper")
 
-    def start(self, *, must_hold: bool = True) -> None:
-        """Take over the lease that the worker got when it joined the fleet.
-
-        Redis may have been emptied since then, and has lost the offers, too.
-
-        Args:
-            must_hold: False if the worker may begin without this lease. Then a Redis that does not
-                answer is no fault, and the lease is acquired at a later heartbeat.
-        """
+    def start(self) -> None:
+        """Take over the lease that the worker got when it joined the fleet, or acquire that of
+        another lane. If Redis does not answer, a later heartbeat does it."""
         try:
             self._take_over()
         except redis.RedisError as error:
-            if must_hold:
-                raise
             log.warning("Redis does not answer the lease keeper: %s", error)
         self._thread.start()
 
     def _take_over(self) -> None:
+        """Renew the lease. Redis may have been emptied meanwhile, and has lost the offers, too."""
         if not self._claims.lease.renew(self._status()):
             self._on_lost()
             self._claims.lease.acquire(self._status())

@@ -125,8 +125,8 @@ class Lifecycle:
         if not self._running:
             parts = self.parts
             parts.fleet.join_again_if_expired()
-            for number, lane in enumerate(parts.upkeep):
-                lane.start(must_hold_lease=number == 0)
+            for lane in parts.upkeep:
+                lane.start()
             self._joining = None
             parts.device_loop.start()
             parts.watchdog.start()

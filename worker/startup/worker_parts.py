@@ -51,9 +51,9 @@ class LaneUpkeep:
     run_recovery: RunRecovery
     image_sweeper: ImageSweeper
 
-    def start(self, *, must_hold_lease: bool) -> None:
-        """Start all threads; `must_hold_lease` is that of `LeaseKeeper.start`."""
-        self.lease_keeper.start(must_hold=must_hold_lease)
+    def start(self) -> None:
+        """Start all threads."""
+        self.lease_keeper.start()
         self.progress.start()
         self.run_recovery.start()
         self.image_sweeper.start()
