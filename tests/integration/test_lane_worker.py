@@ -43,7 +43,7 @@ def test_a_worker_ends_jobs_of_every_lane_calls_back_and_drains(
     worker = _ready(start, cluster)
     with Receiver() as receiver:
         jobs = [
-            producer.submit(f"job {n}", seed=n, tenant="gold", callback_url=receiver.url)
+            producer.submit("a", seed=n, id=f"job-{n}", tenant="gold", callback_url=receiver.url)
             for n in range(JOBS)
         ]
         assert finish(producer, jobs) == {State.SUCCEEDED}
