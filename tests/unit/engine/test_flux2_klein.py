@@ -24,6 +24,7 @@ from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
 from imagefleet.worker.engine.networks.latent_packing import pack, unpack
 from imagefleet.worker.engine.placement.mesh import Placement
+from imagefleet.worker.engine.schedulers import registry
 from tests.unit.engine.flow_family import FLUX2_KLEIN
 from tests.unit.engine.flow_parity import FlowOracle, write_drawn_weights
 from tests.unit.engine.parity import worst
@@ -151,6 +152,16 @@ def test_the_shift_depends_on_the_size_of_the_image_and_the_steps_as_in_diffuser
         [EmpiricalShift(tokens)(steps) for steps in SHIFTED_STEPS] for tokens in SHIFTED_TOKENS
     ]
     np.testing.assert_allclose(shifts, ANSWERS["shifts"], rtol=1e-12)
+
+
+def test_a_file_with_use_flow_sigmas_of_any_class_has_no_euler_and_no_lcm(tmp_path: Path) -> None:
+    """diffusers' pipeline then leaves the noise levels to the scheduler."""
+    file = "scheduler/scheduler_config.json"
+    FLUX2_KLEIN.change_config(tmp_path, file, {"use_flow_sigmas": True})
+    schedule = read_configs(CheckpointFiles(tmp_path)).noise_schedule(SHAPE)
+    assert set(registry.available(schedule)) == {"heun", "dpmsolver++", "unipc"}
+    with pytest.raises(CheckpointError, match=r"use_flow_sigmas=True \(supported: False\)"):
+        registry.default(schedule)
 
 
 @pytest.mark.parametrize("guidance", GUIDANCES)

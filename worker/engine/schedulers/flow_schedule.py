@@ -85,6 +85,9 @@ class FlowSchedule:
     """It is one of `SIGMA_SPACINGS`. None means that the levels are spaced as the timesteps."""
     stochastic_sampling: bool
     final_sigmas_type: str
+    use_flow_sigmas: bool
+    """It is true in files of `SOLVER_CLASSES`. Other classes of diffusers keep the field, too, and
+    do not read it, but a pipeline may."""
     dpm: DpmOptions
     unipc: UniPcOptions
     unsupported: Mapping[str, str]
@@ -141,6 +144,7 @@ class FlowSchedule:
             sigma_spacing=spacing,
             stochastic_sampling=fields.flag("stochastic_sampling", False),
             final_sigmas_type=fields.choice("final_sigmas_type", "zero", ("zero", "sigma_min")),
+            use_flow_sigmas=fields.flag("use_flow_sigmas", False),
             dpm=DpmOptions.read(fields),
             unipc=UniPcOptions.read(fields),
             unsupported=unsupported_in_flow(
@@ -156,12 +160,13 @@ class FlowSchedule:
         return replace(self, image_shift=LinearShift(mu))
 
     def without_levels_of_pipelines(self) -> Self:
-        """Return the schedule for a pipeline that gives no noise levels to `SOLVER_CLASSES`.
+        """Return the schedule for a pipeline that gives no noise levels if the file has
+        `use_flow_sigmas`, whatever its class.
 
-        If the file is of one of them, other schedulers then make levels of their own, which are not
-        those of this engine.
+        Other schedulers than `SOLVER_CLASSES` then make levels of their own, which are not those of
+        this engine.
         """
-        if self.class_name not in SOLVER_CLASSES:
+        if not self.use_flow_sigmas:
             return self
         reasons = dict.fromkeys(("euler", "lcm"), "use_flow_sigmas=True (supported: False)")
         return replace(self, unsupported={**reasons, **self.unsupported})
