@@ -115,6 +115,20 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             but=[FIRST],
         ),
     ],
+    "unit/engine/test_int8_weights.py": [
+        Long(
+            "test_a_layer_computes_with_the_rounded_matrix_in_the_dtype_of_its_input",
+            [
+                "test_images_are_those_of_the_rounded_weights_and_near_those_of_diffusers",
+                "test_jobs_add_their_lora_to_weights_that_devices_split",
+            ],
+        ),
+        Long(
+            "the same of one family stays",
+            ["test_devices_hold_what_the_memory_check_counts_split_or_whole"],
+            but=[FIRST],
+        ),
+    ],
     "unit/engine/test_job_loras.py": [
         Long(
             "the same in a batch on one device stays",

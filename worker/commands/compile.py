@@ -32,6 +32,7 @@ _MAX_LINE: Final = 1_000
         "per_device_batch",
         "batching",
         "dtype",
+        "int8_weights",
         "max_num_inference_steps",
         "safety_checker",
         "job_lora",
@@ -84,6 +85,7 @@ def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilatio
             job_loras=settings.job_loras(),
             textual_inversions=settings.textual_inversions(),
             prompt_chunks=settings.prompt_chunks,
+            int8_weights=settings.int8_weights,
             streams=settings.batching == "continuous",
         ),
     )

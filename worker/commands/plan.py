@@ -24,7 +24,9 @@ _MAX_LINE: Final = 1_000
 
 
 @click.command()
-@setting_flags(("model", "shapes", "batching", "dtype", "safety_checker", "prompt_chunks"))
+@setting_flags(
+    ("model", "shapes", "batching", "dtype", "int8_weights", "safety_checker", "prompt_chunks")
+)
 @click.option(
     "--topology",
     required=True,
@@ -69,6 +71,7 @@ def _plan(settings: WorkerSettings, host: TpuHost) -> "HostPlan":
         options=ModelOptions(
             safety_checker=settings.safety_checker,
             prompt_chunks=settings.prompt_chunks,
+            int8_weights=settings.int8_weights,
             streams=settings.batching == "continuous",
         ),
         max_per_device_batch=MAX_PER_DEVICE_BATCH,

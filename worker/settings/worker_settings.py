@@ -99,7 +99,7 @@ class WorkerSettings(Settings):
         "that offered it has left. Then the model is forgotten.",
     )
     lora: CommaSeparated = Field(
-        default=(),
+        (),
         description="LoRA files to merge, as in `a=/loras/a.safetensors:0.8,b=…`. Default: none.",
     )
     job_lora: CommaSeparated = Field(
@@ -148,11 +148,13 @@ class WorkerSettings(Settings):
         100, ge=1, le=1000, description="Largest number of denoising steps that a job may request."
     )
     scheduler: str | None = Field(
-        default=None,
-        description="Scheduler of jobs that name none (docs/schedulers.md). Default: the model's.",
+        None, description="Scheduler of jobs that name none (docs/schedulers.md), or the model's."
     )
     safety_checker: bool = Field(
         True, description="Whether the model's safety checker, if any, makes what it flags black."
+    )
+    int8_weights: bool = Field(
+        False, description="Whether blocks of Z-Image and FLUX have weights of 8 bits."
     )
     prompt_chunks: int = Field(
         default=0,
@@ -230,7 +232,7 @@ class WorkerSettings(Settings):
         "A full batch never waits, and with `batching=continuous` no job does.",
     )
     log_format: Literal["text", "json"] = Field(
-        default="text",
+        "text",
         description="`text`, or `json`: one JSON object per line, with the job's id and tenant.",
     )
     metrics_port: int | None = Field(
@@ -287,9 +289,7 @@ class WorkerSettings(Settings):
         "letter. The prompts of a job need up to 130 kB.",
     )
     max_dead_letter_bytes: int = Field(
-        default=256_000_000,
-        ge=1_000_000,
-        description="Bytes of all dead letters in Redis; beyond that the oldest are dropped.",
+        256_000_000, ge=10**6, description="Bytes of dead letters in Redis; the oldest are dropped."
     )
     newer_message_s: float = Field(
         default=3600.0,

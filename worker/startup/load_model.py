@@ -90,6 +90,7 @@ def model_options(settings: WorkerSettings) -> ModelOptions:
         textual_inversions=settings.textual_inversions(),
         prompt_chunks=settings.prompt_chunks,
         model_license=settings.model_license,
+        int8_weights=settings.int8_weights,
         text_cache_bytes=settings.text_cache_bytes,
         streams=settings.batching == "continuous",
     )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.text.printable import counted
+from imagefleet.worker.engine.checkpoint.int8_weights import INT8, SCALES, place_int8
 from imagefleet.worker.engine.checkpoint.lora import LoraFactors, MergedTensors
 from imagefleet.worker.engine.checkpoint.mismatches import (
     Mismatches,
@@ -84,6 +85,8 @@ class WeightEntry:
     path: tuple[Any, ...]
     key: str
     shape: tuple[int, ...]
+    is_int8: bool = False
+    """Whether the network has it as integers of 8 bits, and scales beside it."""
 
     @property
     def stored_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -124,12 +127,18 @@ class WeightEntry:
 
 
 def weight_entries(network: nnx.Module) -> list[WeightEntry]:
-    """Return every parameter of a network with its key, in the order of the nnx state."""
+    """Return every parameter of a network with its key, in the order of the nnx state.
+
+    Scales of integers of 8 bits have none: they are computed.
+    """
     entries, rules = [], WeightNames.of(network).to_checkpoint
     for path, variable in nnx.to_flat_state(nnx.state(network)):
         *parts, leaf = (str(part) for part in path)
+        if leaf == SCALES:
+            continue
+        weight = variable.get_value()
         key = _rewrite(".".join([*parts, LEAF_NAMES.get(leaf, leaf)]), rules)
-        entries.append(WeightEntry(path, key, tuple(variable.get_value().shape)))
+        entries.append(WeightEntry(path, key, tuple(weight.shape), weight.dtype == INT8))
     return entries
 
 
@@ -226,12 +235,13 @@ class WeightMapping:
         placement: Placement,
         loras: Mapping[str, Sequence[LoraFactors]] | None = None,
     ) -> Params:
-        """Read every parameter, add LoRA to it, cast it and place it on the devices.
+        """Read every parameter, add LoRA to it, cast or round it and place it on the devices.
 
         Parameters are read one at a time and in the slices that the devices hold, so the host never
         holds more than the slices of one parameter. `loras` are by key.
         """
-        flat, files = [], self._files
+        flat: list[tuple[Any, Any]] = []
+        files = self._files
         if loras:
             files = MergedTensors(
                 files, {self._stored_keys[key]: factors for key, factors in loras.items()}
@@ -239,13 +249,15 @@ class WeightMapping:
         for entry in self._entries:
             read = partial(entry.read, files, self._stored_keys[entry.key])
             try:
-                placed = placement.place_weight(entry.shape, dtype, read)
+                if entry.is_int8:
+                    flat += place_int8(entry.path, entry.shape, read, dtype, placement)
+                else:
+                    flat.append((entry.path, placement.place_weight(entry.shape, dtype, read)))
             except NotFiniteError as error:
                 raise CheckpointError(
                     f"{self._network}: {error} holds NaN or infinity; every weight must be a "
                     "finite number, so download the file again or take another checkpoint"
                 ) from error
-            flat.append((entry.path, placed))
         return cast(Params, nnx.to_pure_dict(nnx.from_flat_state(flat)))
 
 

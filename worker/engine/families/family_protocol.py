@@ -112,6 +112,14 @@ class FamilyModel(Protocol):
             CheckpointError: a file is damaged or for another model, or the family has none.
         """
 
+    def with_int8_weights(self) -> Self:
+        """Return the model with integers of 8 bits as weights of its text encoder's and
+        denoiser's blocks, which `round_blocks` names.
+
+        Raises:
+            ConfigurationError: the family has none.
+        """
+
     def networks(self) -> dict[str, nnx.Module]:
         """Return the networks without weights, by their folders. Equal models share them."""
 

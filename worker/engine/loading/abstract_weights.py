@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from imagefleet.worker.engine.checkpoint.int8_weights import INT8
 from imagefleet.worker.engine.checkpoint.job_loras import StackedFactors
 from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames
 from imagefleet.worker.engine.checkpoint.weights import Params, weight_entries
@@ -20,18 +21,27 @@ from imagefleet.worker.engine.placement.mesh import Placement
 def abstract_weights(
     networks: Mapping[str, nnx.Module], placement: Placement, dtype: np.dtype[Any]
 ) -> dict[str, Params]:
-    """Return the parameters of each network as shapes, with their dtype and sharding."""
+    """Return the parameters of each network as shapes, with their dtype and sharding.
+
+    `dtype` is that of all weights but integers of 8 bits.
+    """
 
     def abstract(weight: Any) -> jax.ShapeDtypeStruct:
         sharding = placement.weight_sharding(weight.shape)
         return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
-            weight.shape, dtype, sharding=sharding
+            weight.shape, held_dtype(weight, dtype), sharding=sharding
         )
 
     return {
         name: cast(Params, jax.tree.map(abstract, nnx.to_pure_dict(nnx.state(network))))
         for name, network in networks.items()
     }
+
+
+def held_dtype(weight: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which devices hold a weight, an abstract one of a network, if `dtype` is
+    that of the model."""
+    return INT8 if weight.dtype == INT8 else dtype
 
 
 def place_factors(

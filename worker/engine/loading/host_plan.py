@@ -16,7 +16,6 @@ from flax import nnx
 
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
-from imagefleet.worker.engine.families.registry import family_of, read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.loading.memory_need import memory_need
 from imagefleet.worker.engine.loading.read_model import (
@@ -24,7 +23,7 @@ from imagefleet.worker.engine.loading.read_model import (
     choose_shapes,
     default_parameters,
     native_shape,
-    require_supported,
+    read_supported,
 )
 from imagefleet.worker.engine.loading.time_estimate import TimeEstimate
 from imagefleet.worker.engine.networks.matmul_flops import ImageFlops
@@ -93,7 +92,7 @@ def plan_host(
         host: It need not be here.
         shapes: Image sizes that the worker would compile. Empty: the model's native size.
         dtype: `float32` or `bfloat16`. None: bfloat16.
-        options: Whether the safety checker runs, and whether the worker would run streams.
+        options: Of the worker.
         max_per_device_batch: The largest batch to plan for.
 
     Raises:
@@ -104,8 +103,7 @@ def plan_host(
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     files = open_checkpoint(folder)
     options = options or ModelOptions()
-    model = read_configs(files, safety_checker=options.safety_checker)
-    require_supported(family_of(files).name, model, options)
+    model = read_supported(files, options)
     shapes = choose_shapes(shapes or (native_shape(files, model),), model)
     steps, _ = default_parameters(files, model)
     networks = model.networks()

@@ -14,7 +14,7 @@ from flax import nnx
 from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
-from imagefleet.worker.engine.loading.abstract_weights import trained_shapes
+from imagefleet.worker.engine.loading.abstract_weights import held_dtype, trained_shapes
 from imagefleet.worker.engine.loading.read_model import ModelSetup
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload
@@ -67,11 +67,10 @@ def need_without_weights(
 
 
 def _weight_bytes(network: nnx.Module, workload: Workload) -> int:
-    shapes = [weight.shape for weight in jax.tree.leaves(nnx.to_pure_dict(nnx.state(network)))]
     copies = workload.model
     return sum(
-        math.prod(shape)
-        * workload.dtype.itemsize
-        // (1 if split_axis(shape, copies) is None else copies)
-        for shape in shapes
+        math.prod(weight.shape)
+        * held_dtype(weight, workload.dtype).itemsize
+        // (1 if split_axis(weight.shape, copies) is None else copies)
+        for weight in jax.tree.leaves(nnx.to_pure_dict(nnx.state(network)))
     )

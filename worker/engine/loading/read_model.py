@@ -63,9 +63,8 @@ class ModelSetup:
                 option.
         """
         files = open_checkpoint(folder)
-        model = read_configs(files, safety_checker=options.safety_checker)
+        model = read_supported(files, options)
         shapes = choose_shapes(shapes or (native_shape(files, model),), model)
-        require_supported(family_of(files).name, model, options)
         tokenizer = model.load_tokenizer(files)
         model = model.with_textual_inversions(options.textual_inversions, tokenizer)
         steps, guidance = default_parameters(files, model)
@@ -166,12 +165,16 @@ def native_shape(files: CheckpointFiles, model: FamilyModel) -> Shape:
     return replace(model.native_shape, **given)
 
 
-def require_supported(family: str, model: FamilyModel, options: ModelOptions) -> None:
-    """Require that the models of a family have what the options ask for.
+def read_supported(files: CheckpointFiles, options: ModelOptions) -> FamilyModel:
+    """Read the configs of a checkpoint, as the options ask for them.
 
     Raises:
-        ConfigurationError: they read no weights in prompts, or take no LoRA.
+        CheckpointError: the configs cannot be used.
+        ConfigurationError: models of its family read no weights in prompts, take no LoRA, or have
+            no weights of 8 bits.
     """
+    model = read_configs(files, safety_checker=options.safety_checker)
+    family = family_of(files).name
     if (loras := (*options.loras, *options.job_loras)) and not model.lora_names.networks:
         raise ConfigurationError(
             f"lora {loras[0].name}: models of {family} take no LoRA here; remove it from the "
@@ -182,6 +185,7 @@ def require_supported(family: str, model: FamilyModel, options: ModelOptions) ->
             f"IMAGEFLEET_PROMPT_CHUNKS={options.prompt_chunks}: models of {family} read no weights "
             "in prompts; set it to 0"
         )
+    return model.with_int8_weights() if options.int8_weights else model
 
 
 def choose_shapes(shapes: Sequence[Shape], model: FamilyModel) -> tuple[Shape, ...]:

@@ -15,6 +15,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.job_loras import LORA, Columns, StackedFactors
 from imagefleet.worker.engine.kernels.convolution import convolve
+from imagefleet.worker.engine.networks.int8_layers import Int8Linear
 
 
 class SlotScales(nnx.Variable[jax.Array]):
@@ -26,7 +27,7 @@ class LoraLayer(nnx.Module):
 
     def __init__(
         self,
-        layer: nnx.Linear | nnx.Conv,
+        layer: nnx.Linear | Int8Linear | nnx.Conv,
         columns: Columns,
         factors: StackedFactors,
         scales: jax.Array,
@@ -57,7 +58,7 @@ class LoraLayer(nnx.Module):
 
     def _project_down(self, x: jax.Array) -> jax.Array:
         layer, down = self.layer, self.factors.down
-        if isinstance(layer, nnx.Linear):
+        if not isinstance(layer, nnx.Conv):
             hidden: jax.Array = x @ down
             return hidden
         strides, padding = cast(int, layer.strides), cast(Sequence[tuple[int, int]], layer.padding)

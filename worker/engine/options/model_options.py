@@ -32,6 +32,9 @@ class ModelOptions:
     prompts."""
     model_license: str | None = None
     """None means that the licence is the one that the model's card states, if any."""
+    int8_weights: bool = False
+    """Whether the weights of the blocks of text encoder and denoiser are integers of 8 bits, with a
+    scale for each output channel."""
     text_cache_bytes: int = 0
     """Encoded texts are kept in this many bytes of the host, if the family's text encoder takes
     long."""

@@ -1,7 +1,7 @@
 """Describe one model of FLUX.1 by its configs: see `FamilyModel`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import numpy as np
@@ -72,6 +72,7 @@ class Flux1:
     latent_format: LatentFormat | None = None
     inversions: tuple[LoadedInversion, ...] = ()
     lora_names: LoraNames = NO_LORA
+    int8_weights: bool = False
 
     @property
     def default_steps(self) -> int:
@@ -114,12 +115,15 @@ class Flux1:
             )
         return self
 
+    def with_int8_weights(self) -> Self:
+        return replace(self, int8_weights=True)
+
     def networks(self) -> dict[str, nnx.Module]:
-        configs = self.configs
+        configs, int8 = self.configs, self.int8_weights
         return {
-            T5: abstract_network(T5Text, configs.t5),
+            T5: abstract_network(T5Text, configs.t5, int8=int8),
             CLIP: abstract_network(ClipText, configs.clip),
-            TRANSFORMER: abstract_network(Transformer, configs.transformer),
+            TRANSFORMER: abstract_network(Transformer, configs.transformer, int8=int8),
             VAE: abstract_network(Vae, configs.vae),
         }
 

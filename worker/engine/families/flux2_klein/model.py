@@ -69,6 +69,7 @@ class Flux2Klein:
     latent_format: LatentFormat | None = None
     inversions: tuple[LoadedInversion, ...] = ()
     lora_names: LoraNames = LORA_NAMES
+    int8_weights: bool = False
 
     @property
     def default_steps(self) -> int:
@@ -108,11 +109,14 @@ class Flux2Klein:
             )
         return self
 
+    def with_int8_weights(self) -> Self:
+        return replace(self, int8_weights=True)
+
     def networks(self) -> dict[str, nnx.Module]:
-        configs = self.configs
+        configs, int8 = self.configs, self.int8_weights
         return {
-            TEXT_ENCODER: abstract_network(Qwen3Text, configs.text_encoder),
-            TRANSFORMER: abstract_network(Transformer, configs.transformer),
+            TEXT_ENCODER: abstract_network(Qwen3Text, configs.text_encoder, int8=int8),
+            TRANSFORMER: abstract_network(Transformer, configs.transformer, int8=int8),
             VAE: abstract_network(Flux2Vae, configs.vae),
         }
 

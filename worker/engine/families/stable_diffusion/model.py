@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 import numpy as np
 from flax import nnx
 
+from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
@@ -125,6 +126,12 @@ class StableDiffusion:
             configs=self.configs.with_tokens(added),
             inversions=tuple(each.loaded for each in inversions),
             vectors=added,
+        )
+
+    def with_int8_weights(self) -> Self:
+        raise ConfigurationError(
+            "IMAGEFLEET_INT8_WEIGHTS: models of Stable Diffusion have no weights of 8 bits here; "
+            "set it to false"
         )
 
     def networks(self) -> dict[str, nnx.Module]:

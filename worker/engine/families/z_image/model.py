@@ -1,7 +1,7 @@
 """Describe one model of Z-Image by its configs: see `FamilyModel`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import numpy as np
@@ -71,6 +71,7 @@ class ZImage:
     latent_format: LatentFormat | None = None
     inversions: tuple[LoadedInversion, ...] = ()
     lora_names: LoraNames = LORA_NAMES
+    int8_weights: bool = False
 
     @property
     def pixels_per_latent(self) -> int:
@@ -100,11 +101,14 @@ class ZImage:
             )
         return self
 
+    def with_int8_weights(self) -> Self:
+        return replace(self, int8_weights=True)
+
     def networks(self) -> dict[str, nnx.Module]:
-        configs = self.configs
+        configs, int8 = self.configs, self.int8_weights
         return {
-            TEXT_ENCODER: abstract_network(Qwen3Text, configs.text_encoder),
-            TRANSFORMER: abstract_network(Transformer, configs.transformer),
+            TEXT_ENCODER: abstract_network(Qwen3Text, configs.text_encoder, int8=int8),
+            TRANSFORMER: abstract_network(Transformer, configs.transformer, int8=int8),
             VAE: abstract_network(Vae, configs.vae),
         }
 
