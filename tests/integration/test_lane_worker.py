@@ -95,10 +95,10 @@ def _end_for_good(cluster: RedisCluster, producer: Client) -> set[int]:
     """Kill a master and its replica, but not those of lane 0. Return the lanes that are down."""
     lanes = producer.connection.lanes
     masters = [cluster.master_of(lane.namespace).port for lane in lanes]
-    down = {number for number, port in enumerate(masters) if port == masters[-1]}
-    assert 0 not in down
-    cluster.kill_master_of(lanes[-1].namespace)
-    cluster.master_of(lanes[-1].namespace).kill()
+    other = next(port for port in masters if port != masters[0])
+    down = {number for number, port in enumerate(masters) if port == other}
+    cluster.kill_master_of(lanes[min(down)].namespace)
+    cluster.master_of(lanes[min(down)].namespace).kill()
     return down
 
 

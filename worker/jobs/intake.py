@@ -106,12 +106,16 @@ class Intake:
         Raises:
             redis.RedisError: the only lane does not answer. The next call goes on.
         """
-        return sum(map(self._receive, range(len(self._receivers)))) > 0
+        return sum(map(self._receive, self._answering_lanes())) > 0
 
     def start(self) -> bool:
         """Start or refuse the attempts of requests, then send these to Celery's pool. Return
         whether there were any. Raises what `receive` raises."""
-        return sum(map(self._start, range(len(self._receivers)))) > 0
+        return sum(map(self._start, self._answering_lanes())) > 0
+
+    def _answering_lanes(self) -> list[int]:
+        lanes = range(len(self._receivers))
+        return [number for number in lanes if not self._claims.is_paused(number)]
 
     def _receive(self, number: int) -> bool:
         delayed, receiver = False, self._receivers[number]
