@@ -276,16 +276,17 @@ def test_the_means_that_the_convolution_kernel_adds_up_are_near_float64(
 
 
 @pytest.mark.parametrize(
-    ("channels", "channels_out", "normalizes"), [(160, 3, True), (64, 8, True), (64, 4, False)]
+    ("width", "channels", "channels_out", "normalizes"),
+    [(256, 160, 3, True), (256, 64, 8, True), (64, 64, 4, False), (144, 64, 4, True)],
 )
 def test_the_kernel_for_narrow_results_is_near_float64(
-    channels: int, channels_out: int, normalizes: bool
+    width: int, channels: int, channels_out: int, normalizes: bool
 ) -> None:
-    x = _draw(2, 6, 256, channels, seed=0, scale=30)
+    x = _draw(2, 6, width, channels, seed=0, scale=30)
     kernel = _draw(3, 3, channels, channels_out, seed=1, scale=(9 * channels) ** -0.5)
     bias = _draw(2, channels_out, seed=2).astype(jnp.float32)
     factor, shift = (_draw(2, channels, seed=seed).astype(jnp.float32) for seed in (4, 5))
-    spec = KernelSpec(height=6, width=256, channels_in=channels, channels_out=channels_out)
+    spec = KernelSpec(height=6, width=width, channels_in=channels, channels_out=channels_out)
     assert spec.is_narrow
     normalize = (factor, shift) if normalizes else None
     result = convolve_large(x, kernel, bias, spec=spec, rows=3, normalize=normalize)

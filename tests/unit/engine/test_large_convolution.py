@@ -166,12 +166,16 @@ def test_few_channels_get_the_kernel_for_narrow_results() -> None:
     assert last.is_narrow
     assert replace(last, channels_out=8).is_narrow
     assert not replace(last, channels_out=9).is_narrow
-    assert not replace(last, width=192).is_narrow  # a row is not a whole number of registers
     assert not replace(last, upsamples=True).is_narrow
     assert not replace(last, has_residual=True).is_narrow
     assert all(block_rows(GENERATIONS[name].device_kind, last, 1) == 8 for name in NEWER)
     larger = replace(last, height=1024, width=1024)
     assert all(block_rows(GENERATIONS[name].device_kind, larger, 1) for name in NEWER)
+    latents = replace(last, height=64, width=64, channels_in=320, channels_out=4)
+    for maps in (2, 8):
+        assert all(block_rows(GENERATIONS[name].device_kind, latents, maps) for name in NEWER)
+    smaller = replace(latents, height=32, width=32)
+    assert block_rows("TPU v5 lite", smaller, 2) is None
 
 
 def test_blocks_have_fewer_rows_where_memory_is_small() -> None:

@@ -49,7 +49,12 @@ _MIN_PIXELS_OF_FEW: Final = {
 }
 """It replaces `_MIN_PIXELS` for up to `MAX_FEW_MAPS` maps, by kind of device. The kernel takes 0.5
 of the cycles of XLA's convolutions, and on v6e 0.6 of those of products of whole maps
-(`convolution`). On v5e these products are as fast as the kernel."""
+(`convolution`). On v5e these products are about as fast as the kernel, for which XLA fills up
+weights of 320 channels."""
+_MIN_NARROW_PIXELS: Final = 64 * 64
+"""It replaces both where the result has a few channels, for any number of maps. XLA moves columns
+of a few such maps into the batch: for 2 maps of 64x64x320 it takes 420,000 cycles on v5e with the
+norm, where the kernel takes 25,000, and the sums of the norm 45,000."""
 MAX_FEW_MAPS: Final = 4
 """From 8 maps on a device, XLA's convolution does not need to move columns into the batch."""
 _MIN_CHANNELS: Final = 64
@@ -83,6 +88,8 @@ def block_rows(device_kind: str, spec: KernelSpec, maps: int) -> int | None:
     """
     few_pixels = _MIN_PIXELS_OF_FEW.get(device_kind, _MIN_PIXELS)
     min_pixels = few_pixels if maps <= MAX_FEW_MAPS else _MIN_PIXELS
+    if spec.is_narrow:
+        min_pixels = min(min_pixels, _MIN_NARROW_PIXELS)
     is_large = spec.height * spec.width * (4 if spec.upsamples else 1) >= min_pixels
     if not is_large or spec.channels_in < _MIN_CHANNELS or spec.width % _PACKED_ROWS:
         return None

@@ -34,21 +34,22 @@ class KernelSpec:
     @property
     def lanes_in(self) -> int:
         """Return the columns of the registers that the channels of the map take."""
-        return _fill_up(self.channels_in)
+        return fill_up(self.channels_in)
 
     @property
     def lanes_out(self) -> int:
         """Return the columns of the registers that the channels of the result take."""
-        return _fill_up(self.channels_out)
+        return fill_up(self.channels_out)
 
     @property
     def is_narrow(self) -> bool:
         """Return whether `narrow_convolution_kernel` computes it: the last one of a network.
 
-        Its registers have the pixels of a row as columns.
+        Its registers have the pixels of a row as columns, of which some are empty if the width is
+        no multiple of 128.
         """
         adds_nothing = not (self.upsamples or self.has_residual)
-        return adds_nothing and self.channels_out <= MAX_NARROW and self.width % TPU_LANES == 0
+        return adds_nothing and self.channels_out <= MAX_NARROW
 
     @property
     def taps(self) -> int:
@@ -73,12 +74,13 @@ class KernelSpec:
         return 2 * weights + blocks + 3 * (rows + 2) * row_in + sums
 
     def _narrow_bytes(self, rows: int) -> int:
-        products = 4 * self.taps * MAX_NARROW * self.width
-        row_in, row_out = 2 * self.width * self.lanes_in, 2 * self.width * 2 * MAX_NARROW
+        products = 4 * self.taps * MAX_NARROW * fill_up(self.width)
+        row_in, row_out = 2 * self.width * self.lanes_in, 2 * fill_up(self.width) * 2 * MAX_NARROW
         # While a block is computed, the next one is read and the one before is written. A row is
         # normalised in float32.
         return (rows + 2) * (2 * row_in + products) + 2 * rows * row_out + 4 * row_in
 
 
-def _fill_up(channels: int) -> int:
-    return -(-channels // TPU_LANES) * TPU_LANES
+def fill_up(length: int) -> int:
+    """Return the columns of whole registers that channels or pixels take."""
+    return -(-length // TPU_LANES) * TPU_LANES

@@ -22,6 +22,7 @@ from imagefleet.worker.engine.kernels.large_convolution_spec import (
     MAX_NARROW,
     NARROW_KERNEL_NAME,
     KernelSpec,
+    fill_up,
 )
 from imagefleet.worker.engine.kernels.row_blocks import RowBlock, image_spec, whole_spec
 
@@ -67,7 +68,7 @@ def convolve_narrow(
             None if norm is None else (norm_spec, norm_spec),
         ],
         out_specs=pl.BlockSpec((1, rows, spec.channels_out, width), lambda n, i: (n, i, 0, 0)),
-        scratch_shapes=[pltpu.VMEM((rows + 2, len(matrix), width), jnp.float32)],
+        scratch_shapes=[pltpu.VMEM((rows + 2, len(matrix), fill_up(width)), jnp.float32)],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel"),
             vmem_limit_bytes=spec.memory_bytes(rows) * 5 // 4,
@@ -99,32 +100,34 @@ def _compute_block(
     *,
     channels: int,
 ) -> None:
-    """Compute one block. `products [rows + 2, 9 * MAX_NARROW, w]` are those of the map's rows."""
+    """Compute one block. `products [rows + 2, 9 * MAX_NARROW, columns]` are those of the map's
+    rows; the columns without a pixel are not written."""
+    _, rows, channels_out, width = out.shape
 
     def multiply(row: jax.Array, _: None) -> None:
         pixels = block.read(row, normalize, channels).astype(matrix.dtype)  # [w, lanes]
-        products[row] = jax.lax.dot_general(
+        products[row, :, :width] = jax.lax.dot_general(
             matrix[...], pixels, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
         )
 
     def write(row: jax.Array, _: None) -> None:
-        out[0, row] = (_sum_cells(products, row) + bias[0])[: out.shape[2]].astype(out.dtype)
+        sums = _sum_cells(products, row, width) + bias[0]
+        out[0, row] = sums[:channels_out, :width].astype(out.dtype)
 
-    rows = out.shape[1]
     jax.lax.fori_loop(0, rows + 2, multiply, None)
     jax.lax.fori_loop(0, rows, write, None)
 
 
-def _sum_cells(products: Any, row: jax.Array) -> jax.Array:
-    """Return float32 `[MAX_NARROW, w]`: each cell of the kernel adds the product of its pixel."""
-    width = products.shape[2]
+def _sum_cells(products: Any, row: jax.Array, width: int) -> jax.Array:
+    """Return float32 `[MAX_NARROW, columns]`: each cell of the kernel adds the product of its
+    pixel."""
     columns = [
         sum(products[row + above, _cell(above, column)] for above in range(3))
         for column in range(3)
     ]
     pixel = jax.lax.broadcasted_iota(jnp.int32, columns[0].shape, 1)
     left = jnp.where(pixel == 0, 0.0, pltpu.roll(columns[0], 1, 1))
-    right = jnp.where(pixel == width - 1, 0.0, pltpu.roll(columns[2], width - 1, 1))
+    right = jnp.where(pixel == width - 1, 0.0, pltpu.roll(columns[2], products.shape[2] - 1, 1))
     result: jax.Array = left + columns[1] + right
     return result
 
