@@ -111,7 +111,7 @@ def test_stable_diffusion_in_float32_fits_v2_only_with_two_devices_a_copy(tmp_pa
 
 
 COMPILED: Final[dict[str, tuple[dict[int, float], float]]] = {
-    "sd14": ({1: 16.4, 4: 55.3}, 17.4),
+    "sd14": ({1: 16.2, 4: 53.4}, 17.4),
     "sd21": ({}, 33.5),
     "sdxl": ({1: 91.5}, 59.5),
 }

@@ -35,6 +35,7 @@ def project_heads(
     x: jax.Array,
     norm: tuple[jax.Array, jax.Array],
     projections: Sequence[HeadProjection],
+    scales: Sequence[jax.Array | None],
     *,
     epsilon: float,
 ) -> list[jax.Array]:
@@ -44,9 +45,11 @@ def project_heads(
         x: The pixels.
         norm: The scale and the shift of a layer norm, `[c]` each.
         projections: Their columns are those of packed heads.
+        scales: For each projection with LoRA, the scales of their columns, float32 `[b, k]`.
         epsilon: Of the norm.
     """
     from imagefleet.worker.engine.kernels.head_projection_kernel import project_by_kernel
 
     compute = partial(project_by_kernel, epsilon=epsilon)
-    return compute_on_each_device(compute, x, norm, list(projections), whole=[1, 2])
+    operands = (x, norm, list(projections), list(scales))
+    return compute_on_each_device(compute, *operands, whole=[1, 2])

@@ -51,10 +51,13 @@ class LoraLayer(nnx.Module):
     def scale_columns(self, hidden: jax.Array) -> jax.Array:
         """Scale each column of `hidden [slots * n, …, columns]`, what `down` makes, as the slot
         wants it."""
-        slots = len(self.scales[...])
-        scales = jnp.repeat(self.scales[...], len(hidden) // slots, axis=0)
+        scales = self.scales_of(len(hidden))
         scales = scales.reshape(len(hidden), *[1] * (hidden.ndim - 2), -1)
         return (hidden * scales).astype(hidden.dtype)
+
+    def scales_of(self, rows: int) -> jax.Array:
+        """Return the scales of the columns of `down` in each row of a batch, `[rows, columns]`."""
+        return jnp.repeat(self.scales[...], rows // len(self.scales[...]), axis=0)
 
     def _project_down(self, x: jax.Array) -> jax.Array:
         layer, down = self.layer, self.factors.down

@@ -19,7 +19,7 @@ from imagefleet.worker.engine.kernels.feed_forward import add_feed_forward, uses
 from imagefleet.worker.engine.kernels.feed_forward_spec import FeedForwardWeights
 from imagefleet.worker.engine.kernels.head_packing import HeadPacking
 from imagefleet.worker.engine.kernels.head_projection import project_heads, projects_by_kernel
-from imagefleet.worker.engine.kernels.head_projection_spec import HeadProjection
+from imagefleet.worker.engine.kernels.head_projection_spec import HeadProjection, LowRank
 from imagefleet.worker.engine.kernels.packed_attention import attend_packed, find_packing
 from imagefleet.worker.engine.networks.blocks import (
     GroupNorm,
@@ -105,23 +105,32 @@ class _Projection(NamedTuple):
     scale: float = 1.0
     """The result is multiplied with it before the rounding."""
 
+    def by_kernel(self) -> HeadProjection:
+        """Return it as the kernel takes it."""
+        plain, lora = split_layer(self.layer)
+        added = None
+        if lora is not None:
+            added = LowRank(down=lora.factors.down, up=self.pack(lora.factors.up))
+        return HeadProjection(
+            matrix=self.pack(plain.kernel[...]),
+            lora=added,
+            is_turned=self.is_turned,
+            scale=self.scale,
+        )
+
 
 def _project(
     x: jax.Array, norm: LayerNorm, projections: Sequence[_Projection]
 ) -> Sequence[jax.Array]:
     """Normalise `x [b, n, c]` and project it."""
-    layers = [split_layer(each.layer) for each in projections]
-    if projects_by_kernel(x) and all(lora is None for _, lora in layers):
-        by_kernel = [
-            HeadProjection(
-                matrix=each.pack(plain.kernel[...]), is_turned=each.is_turned, scale=each.scale
-            )
-            for each, (plain, _) in zip(projections, layers, strict=True)
-        ]
-        vectors = (norm.scale[...], norm.bias[...])
-        return project_heads(x, vectors, by_kernel, epsilon=norm.epsilon)
-    normalized = norm(x)
-    return [_project_by_xla(normalized, each) for each in projections]
+    if not projects_by_kernel(x):
+        normalized = norm(x)
+        return [_project_by_xla(normalized, each) for each in projections]
+    loras = [split_layer(each.layer)[1] for each in projections]
+    scales = [None if lora is None else lora.scales_of(len(x)) for lora in loras]
+    by_kernel = [each.by_kernel() for each in projections]
+    vectors = (norm.scale[...], norm.bias[...])
+    return project_heads(x, vectors, by_kernel, scales, epsilon=norm.epsilon)
 
 
 def _project_by_xla(x: jax.Array, projection: _Projection) -> jax.Array:
