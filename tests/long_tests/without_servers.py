@@ -108,6 +108,12 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             ],
         ),
     ],
+    "unit/engine/test_host_text_encoder.py": [
+        Long(
+            "test_its_states_are_those_of_the_devices",
+            ["test_images_of_streams_and_of_whole_batches_are_those_of_diffusers"],
+        ),
+    ],
     "unit/engine/test_init_images.py": [
         Long(
             "one of the three checkpoints stays",

@@ -63,6 +63,7 @@ from imagefleet.worker.engine.networks.blocks import (
 from imagefleet.worker.engine.networks.modulation import Modulated
 from imagefleet.worker.engine.networks.row_split import compute_by_rows, compute_together
 from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.placement.tpu_topology import placement_of
@@ -402,9 +403,7 @@ def _programs(
         per_device_batch=1,
         dtype=BFLOAT16,
         max_steps=20,
-        streams=streams,
-        job_loras=loras,
-        prompt_chunks=prompt_chunks,
+        options=ModelOptions(streams=streams, job_loras=tuple(loras), prompt_chunks=prompt_chunks),
     )
     for name, lower in model.compiler.lowerings(shape, model.rgb_factors).items():
         yield name, partial(cache.compile_ahead, name, model.rgb_factors, lower)

@@ -17,6 +17,7 @@ from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
 from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
 from imagefleet.worker.engine.options.lora_options import LoraOption
+from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.mesh import Placement
 from tools.tpu.lora_file import write_lora
 
@@ -55,8 +56,10 @@ def lower_programs(
             per_device_batch=per_device_batch,
             dtype=dtype,
             max_steps=MAX_STEPS,
-            streams=streams,
-            job_loras=[LoraOption(name=f"lora{n}", path=str(file)) for n in range(loras)],
-            prompt_chunks=prompt_chunks,
+            options=ModelOptions(
+                streams=streams,
+                job_loras=tuple(LoraOption(name=f"lora{n}", path=str(file)) for n in range(loras)),
+                prompt_chunks=prompt_chunks,
+            ),
         )
     return model.compiler.lowerings(shape, model.rgb_factors)

@@ -33,6 +33,7 @@ _MAX_LINE: Final = 1_000
         "batching",
         "dtype",
         "int8_weights",
+        "host_text_encoder",
         "max_num_inference_steps",
         "safety_checker",
         "job_lora",
@@ -86,6 +87,7 @@ def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilatio
             textual_inversions=settings.textual_inversions(),
             prompt_chunks=settings.prompt_chunks,
             int8_weights=settings.int8_weights,
+            host_text_encoder=settings.host_text_encoder,
             streams=settings.batching == "continuous",
         ),
     )

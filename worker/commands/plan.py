@@ -25,7 +25,10 @@ _MAX_LINE: Final = 1_000
 
 @click.command()
 @setting_flags(
-    ("model", "shapes", "batching", "dtype", "int8_weights", "safety_checker", "prompt_chunks")
+    (
+        *("model", "shapes", "batching", "dtype", "int8_weights", "host_text_encoder"),
+        *("safety_checker", "prompt_chunks"),
+    )
 )
 @click.option(
     "--topology",
@@ -72,6 +75,7 @@ def _plan(settings: WorkerSettings, host: TpuHost) -> "HostPlan":
             safety_checker=settings.safety_checker,
             prompt_chunks=settings.prompt_chunks,
             int8_weights=settings.int8_weights,
+            host_text_encoder=settings.host_text_encoder,
             streams=settings.batching == "continuous",
         ),
         max_per_device_batch=MAX_PER_DEVICE_BATCH,
@@ -118,8 +122,10 @@ def _notes(planned: "HostPlan") -> Sequence[str]:
         for shape, rate in planned.images_per_second.items()
         if rate is not None
     )
+    hosts = {batch.need.host for batch in planned.batches if batch.need.host}
     return (
         *rates,
+        *(f"The text encoder takes {_rounded(each / _GIB)} GiB of the host." for each in hosts),
         "",
         "Memory is that of the worker's memory check. Times are estimates that no TPU has",
         "confirmed: they follow those of the TPU compiler for Stable Diffusion in bfloat16 on v5e,",
@@ -167,6 +173,7 @@ def _batch_document(batch: "BatchPlan") -> dict[str, Any]:
         "weight_bytes": batch.need.weights,
         "workspace_bytes": batch.need.workspace,
         "needed_bytes": batch.need.total,
+        "host_bytes": batch.need.host,
         "fits": batch.fits,
         "estimated_step_seconds": {
             str(shape): seconds for shape, seconds in batch.step_seconds.items()

@@ -127,8 +127,7 @@ class WorkerSettings(Settings):
     devices: int | None = Field(
         default=None,
         ge=1,
-        description="Number of local devices to use; on CPU this many virtual devices are made. "
-        "Default: all devices, or 8 virtual ones on CPU.",
+        description="Number of local devices to use, virtual ones on CPU. Default: all, on CPU 8.",
     )
     per_device_batch: int = Field(
         default=1,
@@ -162,6 +161,9 @@ class WorkerSettings(Settings):
         le=MAX_PROMPT_CHUNKS,
         description="Largest length of a prompt with `prompt_weighting`, in chunks of 75 tokens. "
         "All workers of a model should have the same. 0: no such prompts.",
+    )
+    host_text_encoder: bool = Field(
+        False, description="Whether this host's CPU encodes prompts of Z-Image and FLUX."
     )
     text_cache_bytes: int = Field(
         268_435_456, ge=0, description="Bytes of this host for encoded prompts (docs/engine.md)."
@@ -232,8 +234,7 @@ class WorkerSettings(Settings):
         "A full batch never waits, and with `batching=continuous` no job does.",
     )
     log_format: Literal["text", "json"] = Field(
-        "text",
-        description="`text`, or `json`: one JSON object per line, with the job's id and tenant.",
+        "text", description="`text`, or `json`: one JSON object per line, with job and tenant."
     )
     metrics_port: int | None = Field(
         default=None,
@@ -317,9 +318,8 @@ class WorkerSettings(Settings):
     bulk_allow: CommaSeparated = Field(
         default=(),
         description="S3 endpoints and folders where datasets may be written, as in "
-        "`https://minio:9000,/mnt/datasets`, beside AWS, "
-        "Google Cloud Storage and the endpoint of `storage_url`. "
-        "Default: none, or every folder if `storage_url` is one.",
+        "`https://minio:9000,/mnt/datasets`, beside AWS, Google Cloud Storage and the endpoint of "
+        "`storage_url`. Default: none, or every folder if `storage_url` is one.",
     )
     watchdog_s: float = Field(
         default=300.0,

@@ -91,6 +91,7 @@ def model_options(settings: WorkerSettings) -> ModelOptions:
         prompt_chunks=settings.prompt_chunks,
         model_license=settings.model_license,
         int8_weights=settings.int8_weights,
+        host_text_encoder=settings.host_text_encoder,
         text_cache_bytes=settings.text_cache_bytes,
         streams=settings.batching == "continuous",
     )

@@ -23,6 +23,7 @@ from imagefleet.worker.engine.families.flux2_klein.vae import Flux2Vae
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
 from imagefleet.worker.engine.networks.latent_packing import pack, unpack
+from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.schedulers import registry
 from tests.unit.engine.flow_family import FLUX2_KLEIN
@@ -191,7 +192,7 @@ def test_a_distilled_model_has_no_second_step_without_guidance(
             per_device_batch=1,
             dtype=np.dtype(np.float32),
             max_steps=4,
-            streams=streams,
+            options=ModelOptions(streams=streams),
         )
         names.append(model.compiler.lowerings(shape, model.rgb_factors).keys())
     assert {name for name in names[0] if "step" in name} == {"step", "reference_step"}

@@ -38,7 +38,7 @@ class ShapeExecutables:
     decode: Any
     encode_text: Any = None
     """It is the `TextEncoding` of the model, for one text on each copy of the weights. None means
-    that the model has none."""
+    that the model has none, or that the host encodes texts."""
     reference_step: Any = None
     """It is `step` for batches in which a slot has a reference image. None means that there are no
     such slots, or not of this shape."""
@@ -145,7 +145,8 @@ class ProgramCompiler:
         }
 
     def _text_lowering(self, lowering: Callable[..., Lower]) -> dict[str, Lower]:
-        if (encoding := self.programs.denoiser.text_encoding) is None:
+        encoding = self.programs.denoiser.text_encoding
+        if encoding is None or not self.weights.text[0]:
             return {}
         texts = self.empty_batch.texts(self.placement.data)
         placed = _abstract_arrays(texts, self.placement.by_slot)

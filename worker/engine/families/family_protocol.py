@@ -76,8 +76,9 @@ class FamilyModel(Protocol):
         """Return whether jobs may have `guidance_rescale`."""
 
     @property
-    def keeps_texts(self) -> bool:
-        """Return whether encoded texts are kept, as `TextEncoding` says."""
+    def text_networks(self) -> tuple[str, ...]:
+        """Return the networks that `TextEncoding` runs, and no other program. Texts are then kept,
+        and the host may encode them."""
 
     @property
     def weighs_prompts(self) -> bool:

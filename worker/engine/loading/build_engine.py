@@ -29,6 +29,8 @@ from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload, require_memory
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.runtime.host_text_encoder import HostTextEncoder
+from imagefleet.worker.engine.runtime.text_cache import TextCache
 from imagefleet.worker.engine.sampling.arrays import Weights
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 
@@ -58,6 +60,12 @@ def build_engine(
     with executable_cache.start_log.stage(f"reading the weights of {identity.name}"):
         programs, weights = load_networks(files, model, placement, workload, setup.shapes, options)
         digest = files.digest()
+    texts = TextCache(options.text_cache_bytes)
+    if (encoding := programs.denoiser.text_encoding) is not None and options.host_text_encoder:
+        with executable_cache.start_log.stage("compiling the text encoder for the host"):
+            length, *_ = setup.tokenizer.lengths
+            on_host = HostTextEncoder(encoding, weights, length, Placement.on_host())
+        weights, texts = weights.without_kept_text(), TextCache(options.text_cache_bytes, on_host)
     max_steps = setup.limit_steps(max_num_inference_steps)
     loras, inversions = applied_loras(options.loras), model.inversions
     info = ModelInfo(
@@ -92,7 +100,7 @@ def build_engine(
         placement=placement,
         per_device_batch=per_device_batch,
         executable_cache=executable_cache,
-        text_cache_bytes=options.text_cache_bytes,
+        texts=texts,
     )
 
 
@@ -131,8 +139,11 @@ def load_networks(
     factors = read_loras(options.loras, trained, names)
     job_factors = JobLoraFactors(options.job_loras, trained, names)
     require_memory(memory_need(model, networks, shapes, workload, job_factors), placement)
+    of_texts = Placement.on_host() if options.host_text_encoder else placement
     parameters = {
-        name: mapping.load(dtype, placement, factors.get(name))
+        name: mapping.load(
+            dtype, of_texts if name in model.text_networks else placement, factors.get(name)
+        )
         for name, mapping in mappings.items()
     }
     for name in trained:

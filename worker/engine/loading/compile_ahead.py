@@ -64,9 +64,7 @@ class AbstractModel:
         per_device_batch: int,
         dtype: np.dtype[Any],
         max_steps: int,
-        streams: bool = False,
-        job_loras: Sequence[LoraOption] = (),
-        prompt_chunks: int = 0,
+        options: ModelOptions | None = None,
     ) -> "AbstractModel":
         """Return the programs that a worker would compile.
 
@@ -78,25 +76,31 @@ class AbstractModel:
             per_device_batch: Images that one copy of the weights denoises at a time.
             dtype: That of the weights.
             max_steps: The most steps that a job may ask for.
-            streams: Whether the worker runs streams. The programs are then those of the first; the
-                others load the same.
-            job_loras: Files that jobs may use.
-            prompt_chunks: The most chunks of a prompt with weights.
+            options: Of the worker. If it runs streams, the programs are those of the first; the
+                others load the same. `source` has the weights that they ask for already.
         """
-        if streams:
+        options = options or ModelOptions()
+        if options.streams:
             placement = placement.copies()[0]
         networks = source.networks()
         parameters = abstract_weights(networks, placement, dtype)
-        _add_factors(job_loras, source.lora_names, networks, parameters, placement, dtype)
+        _add_factors(options.job_loras, source.lora_names, networks, parameters, placement, dtype)
         programs, weights = source.assemble(networks, parameters, dtype)
+        if options.host_text_encoder:
+            weights = weights.without_kept_text()
         slots = placement.data * per_device_batch
         batch = EmptyBatch.of(
-            programs, slots, token_lengths, max_steps, len(job_loras), prompt_chunks
+            programs,
+            slots,
+            token_lengths,
+            max_steps,
+            len(options.job_loras),
+            options.prompt_chunks,
         )
         rgb_factors = jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
             (programs.latent_channels + 1, 3), np.float32, sharding=placement.replicated
         )
-        if not streams:
+        if not options.streams:
             whole = ProgramCompiler(programs, weights, batch, placement, executable_cache)
             return cls(whole, rgb_factors)
         copy = DeviceCopy(devices=placement.device_list, first=placement.device_list)
@@ -196,9 +200,7 @@ def compile_ahead(
         per_device_batch=per_device_batch,
         dtype=numpy_dtype,
         max_steps=setup.limit_steps(max_num_inference_steps),
-        streams=options.streams,
-        job_loras=options.job_loras,
-        prompt_chunks=options.prompt_chunks,
+        options=options,
     )
     return AheadCompilation(abstract_model, setup.shapes)
 

@@ -165,6 +165,7 @@ class _Planner:
             per_device_batch=per_device_batch,
             streams=self.options.streams,
             prompt_chunks=self.options.prompt_chunks,
+            host_text_encoder=self.options.host_text_encoder,
         )
         need = memory_need(self.source, self.networks, tuple(self.flops), workload)
         times = self.times(model)

@@ -38,10 +38,17 @@ def memory_need(
         job_factors: LoRA that jobs may use. None: there are none.
     """
     workspaces = [model.workspace_bytes(networks, shape, workload) for shape in shapes]
+    on_host = model.text_networks if workload.host_text_encoder else ()
+    whole = replace(workload, model=1)
+    kept = workload.text_cache_bytes if model.text_networks else 0
     need = MemoryNeed(
-        weights=sum(_weight_bytes(network, workload) for network in networks.values()),
+        weights=sum(
+            _weight_bytes(network, workload)
+            for name, network in networks.items()
+            if name not in on_host
+        ),
         workspace=max(workspaces, default=0),
-        host=workload.text_cache_bytes if model.keeps_texts else 0,
+        host=kept + sum(_weight_bytes(networks[name], whole) for name in on_host),
     )
     if job_factors is None:
         return need

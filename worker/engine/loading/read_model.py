@@ -170,8 +170,8 @@ def read_supported(files: CheckpointFiles, options: ModelOptions) -> FamilyModel
 
     Raises:
         CheckpointError: the configs cannot be used.
-        ConfigurationError: models of its family read no weights in prompts, take no LoRA, or have
-            no weights of 8 bits.
+        ConfigurationError: models of its family read no weights in prompts, take no LoRA, have no
+            weights of 8 bits, or no text encoder that the host may have.
     """
     model = read_configs(files, safety_checker=options.safety_checker)
     family = family_of(files).name
@@ -184,6 +184,11 @@ def read_supported(files: CheckpointFiles, options: ModelOptions) -> FamilyModel
         raise ConfigurationError(
             f"IMAGEFLEET_PROMPT_CHUNKS={options.prompt_chunks}: models of {family} read no weights "
             "in prompts; set it to 0"
+        )
+    if options.host_text_encoder and not model.text_networks:
+        raise ConfigurationError(
+            f"IMAGEFLEET_HOST_TEXT_ENCODER: models of {family} encode prompts on the devices; set "
+            "it to false"
         )
     return model.with_int8_weights() if options.int8_weights else model
 

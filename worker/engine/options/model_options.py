@@ -35,6 +35,8 @@ class ModelOptions:
     int8_weights: bool = False
     """Whether the weights of the blocks of text encoder and denoiser are integers of 8 bits, with a
     scale for each output channel."""
+    host_text_encoder: bool = False
+    """Whether the host's CPU encodes texts, and the devices do not have the text encoder."""
     text_cache_bytes: int = 0
     """Encoded texts are kept in this many bytes of the host, if the family's text encoder takes
     long."""

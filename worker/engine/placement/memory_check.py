@@ -36,7 +36,8 @@ class MemoryNeed:
     workspace: int
     """A batch needs this many bytes besides the weights."""
     host: int = 0
-    """The host needs this many bytes for encoded texts, whatever the number of devices."""
+    """The host needs this many bytes for encoded texts, and for its text encoder if it has one,
+    whatever the number of devices."""
 
     @property
     def total(self) -> int:
@@ -64,6 +65,8 @@ class Workload:
     """A prompt with weights has at most this many chunks."""
     text_cache_bytes: int = 0
     """The host keeps encoded texts in at most this many bytes."""
+    host_text_encoder: bool = False
+    """Whether the host has the text encoder, and the devices have not."""
 
     @classmethod
     def of(
@@ -83,6 +86,7 @@ class Workload:
             streams=options.streams,
             prompt_chunks=options.prompt_chunks,
             text_cache_bytes=options.text_cache_bytes,
+            host_text_encoder=options.host_text_encoder,
         )
 
 
@@ -102,6 +106,7 @@ def require_memory(need: MemoryNeed, placement: Placement) -> None:
         limit = stats.get("bytes_limit")
         free = None if limit is None else limit - stats.get("bytes_in_use", 0)
         check_available(need.total, free, device.device_kind)
+        check_available(need.host, host_memory(), "host")
 
 
 def check_available(needed: int, available: int | None, where: str) -> None:

@@ -164,6 +164,21 @@ class Placement:
         return cls.over(jax.local_devices(), devices, model)
 
     @classmethod
+    def on_host(cls) -> "Placement":
+        """Make a mesh of the host's CPU alone.
+
+        Raises:
+            ConfigurationError: JAX is told not to use it.
+        """
+        try:
+            return cls.over(jax.local_devices(backend="cpu"), 1)
+        except RuntimeError as error:
+            raise ConfigurationError(
+                "IMAGEFLEET_HOST_TEXT_ENCODER needs the CPU beside the other devices; add it to "
+                "JAX_PLATFORMS, as in tpu,cpu"
+            ) from error
+
+    @classmethod
     def over(
         cls, available: Sequence[jax.Device], devices: int | None, model: int = 1
     ) -> "Placement":

@@ -69,7 +69,7 @@ class DiffusionEngine:
         placement: Placement,
         per_device_batch: int,
         executable_cache: ExecutableCache,
-        text_cache_bytes: int = 0,
+        texts: TextCache,
     ) -> None:
         self.info = info
         self.capacity = placement.data * per_device_batch
@@ -92,7 +92,7 @@ class DiffusionEngine:
         self._per_device_batch = per_device_batch
         self._placement = placement
         self._executable_cache = executable_cache
-        self._texts = TextCache(text_cache_bytes)
+        self._texts = texts
         self._compiler = ProgramCompiler(
             programs, weights, self._empty_batch, placement, executable_cache
         )
@@ -178,7 +178,7 @@ class DiffusionEngine:
             self._one_image,
             self._per_device_batch,
             factors,
-            TextCache(sys.maxsize),  # so that its text encoder runs too, and once
+            TextCache(sys.maxsize, self._texts.on_host),  # so that its text encoder runs, and once
         )
         start_log = self._executable_cache.start_log
         for shape in self.info.shapes:

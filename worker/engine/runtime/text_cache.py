@@ -34,8 +34,14 @@ class TextCache:
     It belongs to one engine, and so to one text encoder.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, on_host: Encode | None = None) -> None:
+        """
+        Args:
+            max_bytes: Of the states that are kept.
+            on_host: Encodes one text on the host. None: the devices encode texts.
+        """
         self._max_bytes: Final = max_bytes
+        self.on_host: Final = on_host
         self._kept: OrderedDict[bytes, States] = OrderedDict()
         self._bytes = self._hits = self._misses = 0
         self._lock = Lock()
@@ -105,8 +111,10 @@ def encode_texts(
     weights: Weights,
     placement: Placement,
 ) -> BatchInputs:
-    """Fill the inputs of a batch with `program`, the compiled `TextEncoding` of its shape. This
-    waits for the devices if a text is not in the cache."""
+    """Fill the inputs of a batch with `program`, the compiled `TextEncoding` of its shape, or on
+    the host. This waits for the devices or the host if a text is not in the cache."""
+    if cache.on_host is not None:
+        return cache.fill(inputs, cache.on_host, at_once=1)
 
     def encode(ids: Ids) -> States:
         return np.asarray(program(weights, placement.split(ids)))

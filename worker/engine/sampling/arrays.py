@@ -17,10 +17,15 @@ class Weights(NamedTuple):
     """It has the parameters of the networks."""
 
     text: tuple[Params, ...]
-    """It has the parameters of each text encoder."""
+    """It has the parameters of each text encoder. The first is that of `TextEncoding`, if the model
+    has one; it is empty where the host has them."""
     denoiser: Params
     vae: Params
     safety: Params | None
+
+    def without_kept_text(self) -> "Weights":
+        """Return the weights of the programs other than `TextEncoding`."""
+        return self._replace(text=({}, *self.text[1:]))
 
 
 class GuidanceLimits(NamedTuple):

@@ -66,7 +66,7 @@ class Flux1:
     native_shape: Shape = _NATIVE_SHAPE
     max_clip_skip: int = 0
     rescales_guidance: bool = False
-    keeps_texts: bool = True
+    text_networks: tuple[str, ...] = (T5,)
     weighs_prompts: bool = False
     image_use: ImageUse = _IMAGE_USE
     latent_format: LatentFormat | None = None

@@ -97,8 +97,8 @@ class StableDiffusion:
         return self.configs.rescales_guidance
 
     @property
-    def keeps_texts(self) -> bool:
-        return False
+    def text_networks(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def weighs_prompts(self) -> bool:

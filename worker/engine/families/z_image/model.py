@@ -65,7 +65,7 @@ class ZImage:
     native_shape: Shape = _NATIVE_SHAPE
     max_clip_skip: int = 0
     rescales_guidance: bool = False
-    keeps_texts: bool = True
+    text_networks: tuple[str, ...] = (TEXT_ENCODER,)
     weighs_prompts: bool = False
     image_use: ImageUse = _IMAGE_USE
     latent_format: LatentFormat | None = None
