@@ -44,7 +44,7 @@ class BulkRun:
 
     def status(self) -> RunStatus:
         """Return the status of the run. Raise UnknownRun if Redis has no record of it."""
-        with self.connection.runs() as runs:
+        with self.connection.runs(self.id) as runs:
             return runs.get(self.id)
 
     def statuses(
@@ -90,7 +90,7 @@ class BulkRun:
 
         Finished samples stay.
         """
-        with self.connection.runs() as runs:
+        with self.connection.runs(self.id) as runs:
             return runs.cancel(self.id)
 
     def verify(self, *, sample: int = 0, on_shard: OnShard = ignore) -> VerifyReport:

@@ -53,7 +53,7 @@ class ShardSender:
 
     def status(self) -> RunStatus:
         """Return the status of the run. Raise UnknownRun if Redis has no record of it."""
-        with self.connection.runs() as runs:
+        with self.connection.runs(self.id) as runs:
             return runs.get(self.id)
 
     def send_failed(self) -> int:
@@ -87,7 +87,7 @@ class ShardSender:
         if not shards:
             return 0
         options = self._current_options()
-        with self.connection.runs() as runs:
+        with self.connection.runs(self.id) as runs:
             runs.start(self._new_run(options))
             withdrawn = set(runs.withdraw(self.id, (shard.number for shard in shards)))
             restarted = [shard for shard in shards if shard.number in withdrawn]
@@ -124,7 +124,7 @@ class ShardSender:
         if self.status().state is State.SUCCEEDED:
             self.write_missing_summary()
         if receiver is not None:
-            with self.connection.runs() as runs:
+            with self.connection.runs(self.id) as runs:
                 runs.events.set_receiver(self.id, receiver)
 
     def write_missing_summary(self) -> None:
@@ -137,7 +137,10 @@ class ShardSender:
         except (StorageDenied, StorageUnavailable) as error:
             log.warning("the summary of run %s cannot be written from here: %s", self.id, error)
             return
-        with suppress(BrokerUnavailable), self.connection.runs() as runs:  # workers report it later
+        with (
+            suppress(BrokerUnavailable),
+            self.connection.runs(self.id) as runs,
+        ):  # workers report it later
             runs.events.report_end(self.id)
 
     def _enqueue(
@@ -152,7 +155,7 @@ class ShardSender:
         A shard without a record in Redis counts as finished if its commit marker exists.
         """
         run = replace(self._new_run(options), receiver=receiver)
-        with self.connection.runs() as runs:
+        with self.connection.runs(self.id) as runs:
             runs.start(run)
             runs.restart_shards(run, shards_to_send(self.plan, restarted))
             recorded = {record.shard for record in runs.shards(self.id)}
@@ -179,14 +182,14 @@ class ShardSender:
             return 0
         if status.done:
             return 0
-        with self.connection.runs() as runs:
+        with self.connection.runs(self.id) as runs:
             return runs.resend_lost(status.as_new_run, shards_to_send(self.plan, self.plan.shards))
 
     def _finished(self, shards: Iterable[ShardPlan]) -> Iterator[tuple[ShardPlan, ShardStats]]:
         return finished_shards(self.store, self.plan, shards)
 
     def _in_state(self, state: State) -> list[ShardPlan]:
-        with self.connection.runs() as runs:
+        with self.connection.runs(self.id) as runs:
             numbers = {record.shard for record in runs.shards(self.id) if record.state is state}
         return [shard for shard in self.plan.shards if shard.number in numbers]
 
@@ -201,7 +204,7 @@ class ShardSender:
     def _new_run(self, options: tuple[int | None, int]) -> NewRun:
         # Workers compare a message's destination with the recorded one, which may be spelled
         # otherwise, with another `region` for example.
-        with self.connection.runs() as runs:
+        with self.connection.runs(self.id) as runs:
             known = runs.destination_and_shards(self.id)
         return NewRun(
             id=self.id,

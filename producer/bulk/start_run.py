@@ -128,7 +128,7 @@ def find(connection: Connection, submit: Callable[..., SubmittedJob], name: str 
         PlanDamaged: the run's destination holds no plan any more, or one that cannot be read.
     """
     name, recorded = str(name), None
-    with suppress(UnknownRun), connection.runs() as runs:
+    with suppress(UnknownRun), connection.runs(name) as runs:
         recorded = runs.get(name).destination
     url, store = open_destination(recorded or name)
     plan = read_plan(store)
@@ -171,7 +171,7 @@ def _cancel_run(connection: Connection, destination: str, store: ObjectStore, pl
     """
     run = _id_of(connection, destination, store, plan)
     deadline = time.monotonic() + _RELEASE_S
-    with suppress(UnknownRun), connection.runs() as runs:
+    with suppress(UnknownRun), connection.runs(run) as runs:
         if runs.cancel(run) is State.SUCCEEDED:
             return
         while runs.get(run).shards_by_state[State.RUNNING] and time.monotonic() < deadline:
@@ -181,7 +181,7 @@ def _cancel_run(connection: Connection, destination: str, store: ObjectStore, pl
 def _id_of(connection: Connection, destination: str, store: ObjectStore, plan: Plan) -> str:
     """Return the id of the run. One that was started before the id named the server keeps its."""
     current, older = run_ids(destination, store, plan)
-    with connection.runs() as runs:
+    with connection.runs(older) as runs:
         known = runs.destination_and_shards(older)
     is_there = known is not None and place_of(known[0], store) == place_of(destination, store)
     return older if is_there else current

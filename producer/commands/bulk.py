@@ -146,21 +146,23 @@ for command in (run, status, wait, cancel, verify, retry_failed):
 def _cancelled(client: Client, name: str) -> State:
     """Cancel a run and return its state. Its id suffices: its destination may hold another run's
     plan now, or none."""
-    with suppress(UnknownRun), client.connection.runs() as runs:
+    with suppress(UnknownRun), client.connection.runs(name) as runs:
         return runs.cancel(name)
     return client.find_bulk(name).cancel()
 
 
 def _all_statuses(client: Client) -> Iterator[RunStatus]:
     """Yield the statuses of all runs whose records have not expired. Name damaged ones."""
-    with client.connection.runs() as runs:
-        for run_id in runs.ids():
-            try:
-                yield runs.get(run_id)
-            except UnknownRun:
-                continue
-            except UnreadableRecord as error:
-                echo(str(error), err=True)
+    with client.connection.runs_by_lane() as runs:
+        run_ids = runs.ids()
+    for run_id in run_ids:
+        try:
+            with client.connection.runs(run_id) as records:
+                yield records.get(run_id)
+        except UnknownRun:
+            continue
+        except UnreadableRecord as error:
+            echo(str(error), err=True)
 
 
 def _summary(report: VerifyReport) -> str:

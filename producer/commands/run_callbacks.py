@@ -14,8 +14,9 @@ def callbacks_of_run(client: Client, run: str) -> list[CallbackEntry]:
 
     Raises UnknownRun, UnreadableRecord.
     """
-    with client.connection.runs() as runs:
-        receiver = runs.events.receiver_of(_status(client, run).id)
+    run_id = _status(client, run).id
+    with client.connection.runs(run_id) as runs:
+        receiver = runs.events.receiver_of(run_id)
     return [] if receiver is None else client.outbox.entries_of(receiver[0])
 
 
@@ -32,7 +33,7 @@ def replay_end_of_run(client: Client, run: str) -> str:
     status = _status(client, run)
     if not status.done:
         raise UnknownJob(f"run {status.id} has not ended yet: it is {status.state}")
-    with client.connection.runs() as runs:
+    with client.connection.runs(status.id) as runs:
         receiver = runs.events.receiver_of(status.id)
         if receiver is None:
             raise UnknownJob(f"run {status.id} has no callback_url")
@@ -53,12 +54,12 @@ def _status(client: Client, run: str) -> RunStatus:
     One that was ordered over HTTP has another id in its events. A destination is opened only if
     nothing else fits.
     """
-    with suppress(UnknownRun), client.connection.runs() as runs:
+    with suppress(UnknownRun), client.connection.runs(run) as runs:
         return runs.get(run)
     if "/" not in run:
-        with client.connection.runs() as runs:
-            for each in runs.ids():
-                receiver = runs.events.receiver_of(each)
+        with client.connection.runs_by_lane() as by_lane:
+            for each in by_lane.ids():
+                receiver = by_lane.of(each).events.receiver_of(each)
                 if receiver is not None and receiver[0] == run:
-                    return runs.get(each)
+                    return by_lane.of(each).get(each)
     return client.find_bulk(run).status()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # their models take long to build, and few producers use them
 
     from imagefleet.producer.connection.lane_dead_letters import LaneDeadLetters
     from imagefleet.producer.connection.lane_outbox import LaneOutbox
+    from imagefleet.producer.connection.lane_runs import LaneRuns
     from imagefleet.shared.bulk.runs import RunRecords
     from imagefleet.shared.jobs.fleet_status import FleetReader, FleetStatus
     from imagefleet.shared.jobs.tenants import Tenants
@@ -63,9 +64,8 @@ class Connection:
         self.records: Final = LaneRecords(self.lanes, settings.retention_s)
         self.recent_ends: Final = RecentEnds(self.lanes)
         self._offers = OfferRegistry(self.redis, self.namespace)
-        self._checked = False
+        self._checked = self._warned_of_no_worker = False
         self._lanes_compared = redis is not None or not settings.in_cluster
-        self._warned_of_no_worker = False
 
     @cached_property
     def tenants(self) -> "Tenants":
@@ -96,10 +96,10 @@ class Connection:
         return FleetReader(self.lanes)
 
     @cached_property
-    def _runs(self) -> "RunRecords":
-        from imagefleet.shared.bulk.runs import RunRecords
+    def _runs(self) -> "LaneRuns":
+        from imagefleet.producer.connection.lane_runs import LaneRuns
 
-        return RunRecords(self.redis, self.namespace, self.settings.retention_s)
+        return LaneRuns(self.lanes, self.settings.retention_s)
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
@@ -115,8 +115,14 @@ class Connection:
             yield
 
     @contextmanager
-    def runs(self) -> "Iterator[RunRecords]":
-        """Yield the records of bulk runs; Redis errors in the block become BrokerUnavailable."""
+    def runs(self, run: str) -> "Iterator[RunRecords]":
+        """Yield the records of a bulk run; Redis errors in the block become BrokerUnavailable."""
+        with self.runs_by_lane() as runs:
+            yield runs.of(run)
+
+    @contextmanager
+    def runs_by_lane(self) -> "Iterator[LaneRuns]":
+        """Yield the records of all bulk runs; see `runs`."""
         with self.translate_errors():
             yield self._runs
 
@@ -159,13 +165,13 @@ class Connection:
 
         If the images cannot be deleted, the record stays, so that the call can be repeated.
         """
+        records = self.records.of(check_job_id(job_id))
         with self.translate_errors():
-            status = self.records.of(check_job_id(job_id)).get(job_id)
+            status = records.get(job_id)
         _check_ended(job_id, status.state)
         if (store := self._store_with(status)) is not None:
             store.delete_below(job_folder(job_id))
         with self.translate_errors():
-            records = self.records.of(job_id)
             _check_ended(job_id, records.delete_ended(job_id, self._announced_urls()))
 
     def _store_with(self, status: JobStatus) -> ObjectStore | None:
@@ -212,8 +218,7 @@ class Connection:
 
     def store_addresses(self) -> list[str]:
         """Return the addresses of the fleet's image stores, as workers and this host name them."""
-        own = [self._storage_url] if self._storage_url else []
-        return own + self._announced_urls()
+        return [*filter(None, [self._storage_url]), *self._announced_urls()]
 
     def _announced_urls(self) -> list[str]:
         return [offer.storage_url for offer in self.offers().values() if offer.storage_url]
@@ -227,8 +232,7 @@ class Connection:
                 if url == self._storage_url:
                     named = "IMAGEFLEET_STORAGE_URL names the folder"
                     advice = "a worker of this host makes it at its start; else mount it"
-                wrong = f"{named} {folder}, which this host does not have; {advice}"
-                raise ConfigurationError(wrong)
+                raise ConfigurationError(f"{named} {folder}, which this host lacks; {advice}")
             self._stores[url] = open_store(url)
         return self._stores[url]
 

@@ -16,6 +16,7 @@ from imagefleet.shared.jobs.listing import JobListing
 from imagefleet.shared.jobs.model import State, check_job_id, new_job_id
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.record_marks import Mark, read_marks
+from imagefleet.shared.jobs.record_reader import read_records
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.status import JobStatus
@@ -38,6 +39,27 @@ class LaneRecords:
     def of(self, job_id: str) -> JobRecords:
         """Return the records of the lane that holds a job."""
         return self._records[self.lanes.of(job_id).number]
+
+    def key_in(self, lane: Lane, job_id: str) -> list[str]:
+        """Return the key of a job's record if it is in `lane`, and else nothing."""
+        return [self.of(job_id).key(job_id)] if self.lanes.of(job_id) is lane else []
+
+    def is_elsewhere(self, lane: Lane, job_id: str) -> bool:
+        """Return whether another lane than `lane` has a record of a job."""
+        own = self.lanes.of(job_id)
+        return own is not lane and bool(own.client.exists(self.of(job_id).key(job_id)))
+
+    def read_fields(self, job_ids: Sequence[str], fields: Sequence[str]) -> list[list[str | None]]:
+        """Return these fields of the records of jobs. None stands for one that is not there, or
+        cannot be read. One round trip a lane."""
+
+        def ask(lane: Lane, own: list[str]) -> list[list[str | None]]:
+            keys = [self._records[lane.number].key(job_id) for job_id in own]
+            answers = read_records(lane.client, keys, lambda pipe, key: pipe.hmget(key, fields))
+            missing: list[str | None] = [None] * len(fields)
+            return [missing if isinstance(each, Exception) else each for each in answers]
+
+        return self.lanes.answer_each(job_ids, str, ask)
 
     def id_source(self) -> Callable[[], str]:
         """Return a function that draws new ids of one lane, which is drawn by chance now: jobs with

@@ -93,8 +93,8 @@ def read_snapshot(connection: Connection) -> FleetSnapshot:
         BrokerUnavailable: Redis does not answer.
     """
     status = connection.read_fleet()
-    with connection.runs() as runs:
-        dataset_idle_s = runs.stalled.longest_idle_s()
+    with connection.runs_by_lane() as runs:
+        dataset_idle_s = runs.longest_idle_s()
     return FleetSnapshot(
         status=status,
         offers=connection.offers(),

@@ -140,7 +140,7 @@ def test_a_closed_fleet_leaves_its_shard_queued(tmp_path: Path) -> None:
         fleet._stopping.set()
         fleet._worker.stop()
         fleet._thread.join()
-        with runs.runs() as records:
+        with runs.runs("") as records:
             assert records.get(run.id).shards_by_state[State.QUEUED] == 1
 
 

@@ -1,5 +1,7 @@
 """Count the images that each API key orders in a UTC day, for all gateways together.
 
+They are counted in the lane that the id of the key tells.
+
 They are charged before a job is accepted, and given back if it is refused. Equal requests at
 several gateways at the same moment are one job: a mark in Redis says that its images are charged.
 """
@@ -13,7 +15,7 @@ from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.redis_keys import image_charge_key, image_quota_key
 from imagefleet.shared.jobs.model import parse_count
-from imagefleet.shared.jobs.redis_keys import job_key
+from imagefleet.shared.redis_client.lanes import Lane
 from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.shared.redis_client.wrong_type_keys import read_key
 
@@ -36,6 +38,8 @@ class Charge:
     """The images that are left now. None: there was nothing to charge."""
     resets_in_s: float
     """After so many seconds the whole quota is there again."""
+    lane: int = 0
+    """The lane where they are counted."""
     counter: str = ""
     """The Redis key where they are counted; '' if there was nothing to charge."""
     mark: str = ""
@@ -51,7 +55,7 @@ class ImageQuota:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._namespace = connection.namespace
+        self._lanes = connection.lanes
         self._script = load_script(connection.redis, __package__, "count_images")
 
     def charge(self, caller: Caller, images: int, of: str) -> Charge:
@@ -67,12 +71,14 @@ class ImageQuota:
         resets_in_s = _DAY_S - now % _DAY_S
         if caller.key_id is None or caller.images_per_day is None or not images:
             return Charge(allowed=True, left=None, resets_in_s=resets_in_s)
+        lane = self._lanes.of(caller.key_id)
         charge = Charge(
             allowed=False,
             left=None,
             resets_in_s=resets_in_s,
-            counter=self._counter(caller.key_id, now),
-            mark=image_charge_key(self._namespace, caller.key_id, of),
+            lane=lane.number,
+            counter=_counter(lane, caller.key_id, now),
+            mark=image_charge_key(lane.namespace, caller.key_id, of),
             images=images,
         )
         allowed, left, is_ours = self._count(charge, images, caller.images_per_day)
@@ -85,9 +91,10 @@ class ImageQuota:
         """
         if caller.key_id is None or caller.images_per_day is None:
             return None
-        counter = self._counter(caller.key_id, time.time())
+        lane = self._lanes.of(caller.key_id)
+        counter = _counter(lane, caller.key_id, time.time())
         with self._connection.translate_errors():
-            text = read_key(self._connection.redis, lambda pipe: pipe.get(counter))
+            text = read_key(lane.client, lambda pipe: pipe.get(counter))
         return parse_count(text or "0") or 0
 
     def confirm(self, charge: Charge) -> None:
@@ -109,18 +116,26 @@ class ImageQuota:
         Raises:
             BrokerUnavailable: Redis does not answer, takes no writes, or refuses this user.
         """
-        if charge.is_ours:
-            self._count(charge, -charge.images, 0, job_key(self._namespace, job_id))
-
-    def _counter(self, key_id: str, now: float) -> str:
-        day = datetime.fromtimestamp(now, UTC).date().isoformat()
-        return image_quota_key(self._namespace, key_id, day)
+        if not charge.is_ours:
+            return
+        records, lane = self._connection.records, self._lanes[charge.lane]
+        with self._connection.translate_errors():
+            # If it is accepted after this look, `confirm` charges its images again.
+            is_accepted = records.is_elsewhere(lane, job_id)
+        if not is_accepted:
+            self._count(charge, -charge.images, 0, *records.key_in(lane, job_id))
 
     def _count(
         self, charge: Charge, images: int, quota: int, *record: str
     ) -> tuple[bool, int, bool]:
         """Return whether it was done, how many are left, and whether this call did it."""
         keys = [charge.counter, charge.mark, *record]
+        args, client = [images, quota, _KEEP_S, _MARK_S], self._lanes[charge.lane].client
         with self._connection.translate_errors():
-            done, left, is_ours = self._script(keys=keys, args=[images, quota, _KEEP_S, _MARK_S])
+            done, left, is_ours = self._script(keys=keys, args=args, client=client)
         return bool(done), int(left), bool(is_ours)
+
+
+def _counter(lane: Lane, key_id: str, now: float) -> str:
+    day = datetime.fromtimestamp(now, UTC).date().isoformat()
+    return image_quota_key(lane.namespace, key_id, day)

@@ -30,7 +30,7 @@ def receiver_of(order: RunOrder, run: BulkRun) -> RunReceiver | None:
 def set_missing_receiver(order: RunOrder, run: BulkRun) -> None:
     """Let a run have the receiver of its order, if a gateway of an older release has started it."""
     receiver = receiver_of(order, run)
-    with run.connection.runs() as runs:
+    with run.connection.runs(run.id) as runs:
         if receiver is not None and runs.events.receiver_of(run.id) is None:
             runs.events.set_receiver(run.id, receiver)
 

@@ -95,7 +95,7 @@ class CallerOrders:
 
     def _run_status(self, bulk_run: str) -> RunStatus | None:
         try:
-            with self.gateway.client.connection.runs() as runs:
+            with self.gateway.client.connection.runs(bulk_run) as runs:
                 return runs.get(bulk_run)
         except (UnknownRun, UnreadableRecord):
             return None

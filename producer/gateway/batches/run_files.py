@@ -80,7 +80,7 @@ def _whole(key: str, read: Callable[[], bytes], media_type: str) -> RunFile:
 def shards_by_end(run: BulkRun) -> tuple[list[ShardPlan], list[ShardPlan]]:
     """Return the shards that are finished, and the others. If Redis has forgotten the run, it has
     ended, so all may be finished. Raises BrokerUnavailable."""
-    with run.connection.runs() as runs:
+    with run.connection.runs(run.id) as runs:
         records = {record.shard: record.state for record in runs.shards(run.id)}
     if not records:
         return list(run.plan.shards), []

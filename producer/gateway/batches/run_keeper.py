@@ -124,7 +124,7 @@ class RunKeeper:
         if not record.bulk_run:
             return False
         try:
-            with self._connection.runs() as runs:
+            with self._connection.runs(record.bulk_run) as runs:
                 runs.cancel(record.bulk_run)
         except (UnknownRun, UnreadableRecord):
             return False

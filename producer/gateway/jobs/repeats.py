@@ -14,10 +14,10 @@ idempotency key (https://github.com/openai/openai-python). Each repetition would
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.access.caller import Caller
@@ -26,6 +26,9 @@ from imagefleet.producer.gateway.redis_keys import refused_try_key, request_key
 from imagefleet.producer.gateway.threads import Threads
 from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.jobs.model import new_job_id
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 _MAX_KEY_CHARACTERS: Final = 255
 _UNANSWERED_S: Final = 900
@@ -111,13 +114,15 @@ class Repeats:
         self._unwritten[digest] = time.monotonic()  # the repetition may come to this gateway
 
     def _note_refused(self, digest: str) -> None:
+        redis, key = self._place(digest, refused_try_key)
         with self._connection.translate_errors():
-            self._connection.redis.set(self._refused_key(digest), 1, ex=_REFUSED_S)
+            redis.set(key, 1, ex=_REFUSED_S)
 
     def _was_refused(self, digest: str) -> bool:
         """Return whether the try before was refused, and forget it."""
         unwritten = self._unwritten.pop(digest, float("-inf")) > time.monotonic() - _REFUSED_S
-        return bool(self._connection.redis.delete(self._refused_key(digest))) or unwritten
+        redis, key = self._place(digest, refused_try_key)
+        return bool(redis.delete(key)) or unwritten
 
     def _claim(self, digest: str, is_first: bool, refused: str) -> str:
         """Return the job of a request.
@@ -125,8 +130,8 @@ class Repeats:
         Args:
             refused: digest of the try, if it is a repeated one that may have been refused.
         """
-        key, name = self._key(digest), new_job_id()
-        redis = self._connection.redis
+        redis, key = self._place(digest, request_key)
+        name = new_job_id()
         with self._connection.translate_errors():
             is_first = is_first or (refused != "" and self._was_refused(refused))
             while not redis.set(key, name, nx=not is_first, ex=_UNANSWERED_S):
@@ -142,8 +147,9 @@ class Repeats:
 
     def _expire(self, job: RequestJob) -> None:
         milliseconds = max(1, int(job.answered_s * 1000))
+        redis, key = self._place(job.digest, request_key)
         with self._connection.translate_errors():
-            self._connection.redis.pexpire(self._key(job.digest), milliseconds)
+            redis.pexpire(key, milliseconds)
 
     def _digest_of_try(self, path: str, headers: Mapping[str, str]) -> str:
         """Return what the tries of one request have in common, beside their body."""
@@ -151,11 +157,10 @@ class Repeats:
         texts = [path, *(headers.get(name, "") for name in names)]
         return _digest("\n".join(texts).encode())
 
-    def _refused_key(self, digest: str) -> str:
-        return refused_try_key(self._connection.namespace, digest)
-
-    def _key(self, digest: str) -> str:
-        return request_key(self._connection.namespace, digest)
+    def _place(self, digest: str, key: Callable[[str, str], str]) -> "tuple[Redis, str]":
+        """Return the client of the lane that a digest tells, and a key in it."""
+        lane = self._connection.lanes.of(digest)
+        return lane.client, key(lane.namespace, digest)
 
 
 def _digest(content: bytes) -> str:

@@ -12,6 +12,7 @@ from imagefleet.producer.gateway.jobs.tenant_index import MAX_JOBS, UNFINISHED_S
 from imagefleet.producer.gateway.jobs.timeline import MICROSECONDS, Timeline
 from imagefleet.producer.gateway.redis_keys import starred_jobs_key
 from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.redis_client.lanes import Lane
 from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
 
@@ -31,20 +32,23 @@ class JobStars:
     def set(self, tenant: str | None, status: JobStatus) -> None:
         """Star a job. Of very many, the newest jobs keep their stars. Raises BrokerUnavailable."""
         at = int(status.submitted_at * MICROSECONDS)
+        lane, key = self._place(tenant)
+        args: list[str | int] = [status.id, at, MAX_JOBS, self._kept_s]
         with self._connection.translate_errors():
-            self._script(keys=[self._key(tenant)], args=[status.id, at, MAX_JOBS, self._kept_s])
+            self._script(keys=[key], args=args, client=lane.client)
 
     def remove(self, tenant: str | None, job_ids: Collection[str]) -> None:
         """Remove stars; of jobs without one it is no error. Raises BrokerUnavailable."""
         if job_ids:
+            lane, key = self._place(tenant)
             with self._connection.translate_errors():
-                self._connection.redis.zrem(self._key(tenant), *job_ids)
+                lane.client.zrem(key, *job_ids)
 
     def among(self, tenant: str | None, job_ids: Sequence[str]) -> frozenset[str]:
         """Return those of these jobs that have a star. Raises BrokerUnavailable."""
-        key = self._key(tenant)
+        lane, key = self._place(tenant)
         with self._connection.translate_errors():
-            pipe = self._connection.redis.pipeline(transaction=False)
+            pipe = lane.client.pipeline(transaction=False)
             for job_id in job_ids:
                 pipe.zscore(key, job_id)
             scores = read_ignoring_wrong_types(pipe)
@@ -54,7 +58,11 @@ class JobStars:
 
     def timeline(self, tenant: str | None) -> Timeline:
         """Return the list of the starred jobs of a tenant, by the times of their submission."""
-        return Timeline(key=self._key(tenant), prefix="")
+        lane, key = self._place(tenant)
+        return Timeline(lane=lane, key=key, prefix="")
 
-    def _key(self, tenant: str | None) -> str:
-        return starred_jobs_key(self._connection.namespace, tenant_key_part(tenant))
+    def _place(self, tenant: str | None) -> tuple[Lane, str]:
+        """Return the lane and the key of the list of a tenant."""
+        part = tenant_key_part(tenant)
+        lane = self._connection.lanes.of(part)
+        return lane, starred_jobs_key(lane.namespace, part)

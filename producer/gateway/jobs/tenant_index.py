@@ -13,7 +13,7 @@ from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.jobs.job_ids import shown_id, stored_id, tenant_key_part
 from imagefleet.producer.gateway.jobs.timeline import MICROSECONDS, Entry, Timeline
 from imagefleet.producer.gateway.redis_keys import tenant_jobs_key
-from imagefleet.shared.jobs.redis_keys import job_key
+from imagefleet.shared.redis_client.lanes import Lane
 from imagefleet.shared.redis_client.scripts import load_script
 
 MAX_JOBS: Final = 100_000
@@ -29,7 +29,6 @@ class TenantIndex:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._namespace = connection.namespace
         self._kept_s = connection.settings.retention_s + UNFINISHED_S
         self._add = load_script(connection.redis, __package__, "index_job")
         self._remove = load_script(connection.redis, __package__, "unindex_job")
@@ -42,20 +41,26 @@ class TenantIndex:
 
         Raises BrokerUnavailable.
         """
+        lane, key = self._place(tenant)
+        args: list[str | int] = [name, MAX_JOBS, self._kept_s]
         with self._connection.translate_errors():
-            keys = [self._key(tenant)]
-            return bool(self._add(keys=keys, args=[name, MAX_JOBS, self._kept_s]))
+            return bool(self._add(keys=[key], args=args, client=lane.client))
 
     def remove_refused(self, tenant: str | None, name: str) -> None:
         """Remove a job that was not accepted. It stays if it has a record: another request has
         submitted it meanwhile. Raises BrokerUnavailable."""
-        record = job_key(self._namespace, stored_id(tenant, name))
+        lane, key = self._place(tenant)
+        job_id, records = stored_id(tenant, name), self._connection.records
         with self._connection.translate_errors():
-            self._remove(keys=[self._key(tenant), record], args=[name])
+            # If it is accepted after this look, its request adds it to the index again.
+            if not records.is_elsewhere(lane, job_id):
+                keys = [key, *records.key_in(lane, job_id)]
+                self._remove(keys=keys, args=[name], client=lane.client)
 
     def timeline(self, tenant: str | None) -> Timeline:
         """Return the list of a tenant."""
-        return Timeline(key=self._key(tenant), prefix=stored_id(tenant, ""))
+        lane, key = self._place(tenant)
+        return Timeline(lane=lane, key=key, prefix=stored_id(tenant, ""))
 
     def forget_lost(self, tenant: str | None, lost: Iterable[Entry]) -> None:
         """Remove jobs that have no record any more, if they are not so new that it may still come.
@@ -64,8 +69,12 @@ class TenantIndex:
         """
         latest = (time.time() - _LOST_S) * MICROSECONDS
         if old := [shown_id(tenant, each.job_id) for each in lost if each.at < latest]:
+            lane, key = self._place(tenant)
             with self._connection.translate_errors():
-                self._connection.redis.zrem(self._key(tenant), *old)
+                lane.client.zrem(key, *old)
 
-    def _key(self, tenant: str | None) -> str:
-        return tenant_jobs_key(self._namespace, tenant_key_part(tenant))
+    def _place(self, tenant: str | None) -> tuple[Lane, str]:
+        """Return the lane and the key of the list of a tenant."""
+        part = tenant_key_part(tenant)
+        lane = self._connection.lanes.of(part)
+        return lane, tenant_jobs_key(lane.namespace, part)

@@ -7,12 +7,14 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Self, cast
+from typing import Any, Final, Self, cast
 
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.shared.jobs.redis_keys import job_key
+from imagefleet.shared.redis_client.lanes import Lane
 from imagefleet.shared.redis_client.scripts import load_script
+from imagefleet.shared.redis_client.wrong_type_keys import read_key
 
 MICROSECONDS: Final = 1_000_000
 _LAST: Final = 10**16
@@ -55,6 +57,8 @@ EVER: Final = Span()
 class Timeline:
     """A list of jobs of one tenant."""
 
+    lane: Lane
+    """It holds the list. The records of the jobs are in all lanes."""
     key: str
     """It is a sorted set of ids and microseconds."""
     prefix: str
@@ -98,6 +102,8 @@ class TimelineReader:
             newest = min(newest, cursor.at - 1)
         elif cursor is not None:
             oldest = max(oldest, cursor.at + 1)
+        if len(self._connection.lanes) > 1:
+            return self._read_lanes(timeline, oldest, newest, older, size, fields)
         direction = "older" if older else "newer"
         records = job_key(self._connection.namespace, timeline.prefix)
         args: list[str | int] = [oldest, newest, direction, size, records, len(fields), *fields]
@@ -111,4 +117,30 @@ class TimelineReader:
                 values=tuple(each or None for each in answer[at + 2 : at + width]),
             )
             for at in range(0, len(answer), width)
+        ]
+
+    def _read_lanes(
+        self,
+        timeline: Timeline,
+        oldest: int,
+        newest: int,
+        older: bool,
+        size: int,
+        fields: Sequence[str],
+    ) -> list[Entry]:
+        """Read a part of the list, then the records of its jobs in their lanes."""
+        name, ends = ("zrevrange", (newest, oldest)) if older else ("zrange", (oldest, newest))
+
+        def read(pipe: Any) -> object:
+            return getattr(pipe, f"{name}byscore")(
+                timeline.key, *ends, start=0, num=size, withscores=True
+            )
+
+        with self._connection.translate_errors():
+            listed = read_key(timeline.lane.client, read) or []
+            job_ids = [timeline.prefix + name for name, _ in listed]
+            values = self._connection.records.read_fields(job_ids, fields)
+        return [
+            Entry(job_id=job_id, at=int(at), values=tuple(each or None for each in own))
+            for job_id, (_, at), own in zip(job_ids, listed, values, strict=True)
         ]

@@ -127,7 +127,7 @@ def test_a_run_whose_gateway_died_when_it_began_has_one_end(
 
 
 def _runs(fleet: FakeFleet) -> list[Any]:
-    with fleet.client.connection.runs() as runs:
+    with fleet.client.connection.runs("") as runs:
         return [runs.get(each) for each in runs.ids()]
 
 
