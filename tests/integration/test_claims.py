@@ -17,9 +17,7 @@ from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import known_queues_key
-from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect
-from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
 from imagefleet.worker.queues.claims import Claims
@@ -101,93 +99,6 @@ def _add_tenant_queue(client: redis.Redis, namespace: str, queue: str, tenant: s
     return name
 
 
-def _claim_and_ack(
-    claims: Claims, groups: list[QueueGroup], batches: int, wanted_images: int
-) -> Counter[str]:
-    """Claim and acknowledge `batches` batches, and count their messages by text."""
-    served: Counter[str] = Counter()
-    for _ in range(batches):
-        for message in claims.claim(groups, wanted_images):
-            served[message.message] += 1
-            claims.ack(message.tag)
-    return served
-
-
-@pytest.mark.parametrize("want", [1, 3, 8])
-def test_tenants_get_equal_shares_for_any_batch_size(
-    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str, want: int
-) -> None:
-    for tenant in "abc":
-        client.lpush(_add_tenant_queue(client, namespace, "q", tenant), *[tenant] * 100)
-    assert set(_claim_and_ack(make_claims("w"), group, 24, want).values()) == {8 * want}
-
-
-def test_a_flood_of_one_tenant_does_not_delay_another(
-    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
-) -> None:
-    client.lpush(_add_tenant_queue(client, namespace, "q", "flood"), *["flood"] * 10_000)
-    claims = make_claims("w")
-    assert _claim_and_ack(claims, group, 20, 8) == {"flood": 160}
-    client.lpush(_add_tenant_queue(client, namespace, "q", "small"), *["small"] * 10)
-    assert _claim_and_ack(claims, group, 3, 8)["small"] == 10
-
-
-def test_jobs_without_a_tenant_count_as_one_tenant(
-    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
-) -> None:
-    _push(client, group[0], *["plain"] * 40)
-    client.lpush(_add_tenant_queue(client, namespace, "q", "gold"), *["gold"] * 40)
-    assert _claim_and_ack(make_claims("w"), group, 5, 8) == {"plain": 20, "gold": 20}
-
-
-def test_a_tenant_gets_images_by_its_weight(
-    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
-) -> None:
-    Tenants(Lanes.single(client, namespace)).set_weight("gold", 3)
-    for tenant in ("gold", "free"):
-        client.lpush(_add_tenant_queue(client, namespace, "q", tenant), *[tenant] * 400)
-    assert _claim_and_ack(make_claims("w"), group, 50, 8) == {"gold": 300, "free": 100}
-
-
-def test_a_tenant_gains_nothing_by_using_many_queues(
-    make_claims: MakeClaims, client: redis.Redis, namespace: str
-) -> None:
-    groups = [QueueGroup(name=name, queues=(f"{namespace}.{name}",)) for name in ("x", "y", "z")]
-    for queue in ("x", "y", "z"):
-        client.lpush(_add_tenant_queue(client, namespace, queue, "many"), *["many"] * 100)
-    client.lpush(_add_tenant_queue(client, namespace, "x", "one"), *["one"] * 100)
-    served = _claim_and_ack(make_claims("w"), groups, 60, 1)
-    assert served == {"many": 30, "one": 30}
-
-
-def test_turns_inside_a_level_are_kept_while_higher_levels_are_served(
-    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
-) -> None:
-    urgent = list_key(_add_tenant_queue(client, namespace, "q", "urgent"), 0)
-    for tenant in "ab":
-        queue = list_key(_add_tenant_queue(client, namespace, "q", tenant), 3)
-        client.lpush(queue, *[tenant] * 20)
-    claims = make_claims("w")
-    served: Counter[str] = Counter()
-    for _ in range(10):
-        client.lpush(urgent, "urgent")
-        served += _claim_and_ack(claims, group, 2, 1)
-    assert served == {"urgent": 10, "a": 5, "b": 5}
-
-
-def test_a_tenant_back_from_a_pause_has_no_credit(
-    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
-) -> None:
-    busy, idle = (_add_tenant_queue(client, namespace, "q", name) for name in ("busy", "idle"))
-    client.lpush(busy, *["busy"] * 200)
-    client.lpush(idle, "idle")
-    claims = make_claims("w")
-    _claim_and_ack(claims, group, 10, 8)
-    _add_tenant_queue(client, namespace, "q", "idle")
-    client.lpush(idle, *["idle"] * 100)
-    assert _claim_and_ack(claims, group, 5, 8) == {"busy": 20, "idle": 20}
-
-
 def test_an_empty_queue_of_a_tenant_is_unknown_until_a_message_is_requeued(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
@@ -212,15 +123,6 @@ def test_a_claim_counts_images_and_does_not_split_its_last_message(
     claims = make_claims("w")
     assert _texts(claims.claim(group, 8)) == [three, three, five]
     assert _texts(claims.claim(group, 8, max_messages=1)) == ["one"]
-
-
-def test_a_tenant_is_charged_by_image_and_not_by_job(
-    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
-) -> None:
-    large, small = '{"images":4}', '{"images":1}'
-    client.lpush(_add_tenant_queue(client, namespace, "q", "large"), *[large] * 50)
-    client.lpush(_add_tenant_queue(client, namespace, "q", "small"), *[small] * 50)
-    assert _claim_and_ack(make_claims("w"), group, 10, 4) == {large: 5, small: 20}
 
 
 def _with_steps(*steps: int) -> list[str]:

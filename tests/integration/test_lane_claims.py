@@ -1,15 +1,16 @@
 """One worker claims from every lane of a real cluster, in turn and fairly, also if one is down."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import redis
 
+from imagefleet.producer.connection.lane_records import LaneRecords
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import known_queues_key
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import connect_lanes
 from imagefleet.shared.redis_client.lanes import Lane, Lanes
@@ -21,6 +22,7 @@ from tests.support.processes import until
 from tests.support.redis_cluster import RedisCluster
 
 LANES = 4
+REQUEST = JobRequest.parse({"prompt": "a"})
 NO_LIMIT = 1_000_000
 
 
@@ -69,18 +71,6 @@ def _claim(
 
 def _texts(claimed: Sequence[Claimed]) -> list[str]:
     return [message.message for message in claimed]
-
-
-def _serve(
-    claims: LaneClaims, groups: Sequence[QueueGroup], batches: int, wanted: int
-) -> Counter[str]:
-    """Claim and acknowledge some batches, and count their messages by text."""
-    served: Counter[str] = Counter()
-    for _ in range(batches):
-        for message in _claim(claims, groups, wanted):
-            served[message.message] += 1
-            assert claims.of(message.tag).ack(message.tag)
-    return served
 
 
 def _add_to(found: list[Claimed], more: Sequence[Claimed]) -> int:
@@ -143,44 +133,6 @@ def test_a_suspect_of_any_lane_is_claimed_alone(lanes: Lanes) -> None:
     assert _texts(_claim(claims, [_group(lanes)], 8, suspect_from=2)) == ["suspect"]
 
 
-@pytest.mark.parametrize("want", [1, 3, 8])
-def test_tenants_get_equal_shares_for_any_batch_size(lanes: Lanes, want: int) -> None:
-    for lane in lanes:
-        for tenant in "abc":
-            _push(lane, "q", *[tenant] * 100, tenant=tenant)
-    served = _serve(_claims(lanes), [_group(lanes)], 24, want)
-    assert max(served.values()) - min(served.values()) <= LANES  # a turn may be open in each lane
-    assert sum(served.values()) == 24 * want
-
-
-def test_a_flood_of_one_tenant_does_not_delay_another(lanes: Lanes) -> None:
-    for lane in lanes:
-        _push(lane, "q", *["flood"] * 2_500, tenant="flood")
-    claims = _claims(lanes)
-    assert _serve(claims, [_group(lanes)], 20, 8) == {"flood": 160}
-    for number in range(10):
-        _push(lanes[number % LANES], "q", "small", tenant="small")
-    assert _serve(claims, [_group(lanes)], 5, 8)["small"] == 10
-
-
-def test_a_tenant_gets_images_by_its_weight(lanes: Lanes) -> None:
-    Tenants(lanes).set_weight("gold", 3)
-    for lane in lanes:
-        for tenant in ("gold", "free"):
-            _push(lane, "q", *[tenant] * 100, tenant=tenant)
-    served = _serve(_claims(lanes), [_group(lanes)], 40, 8)
-    assert served == {"gold": 240, "free": 80}
-
-
-def test_urgent_jobs_of_every_lane_wait_for_one_round_at_most(lanes: Lanes) -> None:
-    for lane in lanes:
-        _push(lane, "q", *["patient"] * 50, priority=9)
-    claims = _claims(lanes)
-    for lane in lanes:
-        _push(lane, "q", "urgent")
-    assert _serve(claims, [_group(lanes)], LANES, 8)["urgent"] == LANES
-
-
 def test_jobs_of_a_dead_worker_return_in_every_lane_with_a_lease_keeper_each(lanes: Lanes) -> None:
     for lane in lanes:
         _push(lane, "q", str(lane.number))
@@ -201,19 +153,29 @@ def test_jobs_of_a_dead_worker_return_in_every_lane_with_a_lease_keeper_each(lan
     assert {message.deliveries for message in found} == {2}
 
 
-def test_a_lane_that_is_down_does_not_keep_the_jobs_of_others(
-    tmp_path: Path, namespace: str
-) -> None:
+def test_a_lane_that_is_full_or_down_stops_no_other(tmp_path: Path, namespace: str) -> None:
     with RedisCluster(tmp_path) as cluster:
         lanes = connect_lanes(cluster.url, namespace, lanes=LANES, retries=0)
         for lane in lanes:
             _push(lane, "q", *["a"] * 4)
         claims = _claims(lanes)
-        port = cluster.master_of(lanes.first.namespace).port
-        left = [each for each in lanes if cluster.master_of(each.namespace).port != port]
+        records = LaneRecords(lanes, 3600)
+        master = cluster.master_of(lanes.first.namespace)
+        left = [each for each in lanes if cluster.master_of(each.namespace).port != master.port]
         assert 0 < len(left) < LANES
+        Tenants(lanes).set_limit("*", 1_000)
+        master.client().config_set("maxmemory", 1)
+        assert _refused_ids(records, lanes, redis.OutOfMemoryError) == set(range(LANES)) - {
+            lane.number for lane in left
+        }
+        # A full server still gives out what waits there.
+        assert len(_claim(claims, [_group(lanes)], 2 * LANES)) == 2 * LANES
         cluster.kill_master_of(lanes.first.namespace)
-        assert len(_claim(claims, [_group(lanes)], 100)) == 4 * len(left)
+        assert _refused_ids(records, lanes, redis.ConnectionError) == set(range(LANES)) - {
+            lane.number for lane in left
+        }
+        claims = LaneClaims(claims.parts, [lane.namespace for lane in lanes])
+        assert len(_claim(claims, [_group(lanes)], 100)) == 2 * LANES
         assert _claim(claims, [_group(lanes)], 100) == []
         alone = LaneClaims.single(claims.parts[0])
         for _ in range(2):
@@ -224,3 +186,14 @@ def test_a_lane_that_is_down_does_not_keep_the_jobs_of_others(
             with pytest.raises(redis.ConnectionError):
                 _claim(both, [_group(lanes)], 8)
         lanes.close()
+
+
+def _refused_ids(records: LaneRecords, lanes: Lanes, refusal: type[redis.RedisError]) -> set[int]:
+    """Submit jobs to all lanes, and return the numbers of those that refuse them."""
+    refused = set[int]()
+    for number in range(32):
+        try:
+            records.submit([(f"{refusal.__name__}-{number}", REQUEST)], offers={})
+        except refusal:
+            refused.add(lanes.of(f"{refusal.__name__}-{number}").number)
+    return refused

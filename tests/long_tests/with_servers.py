@@ -297,7 +297,7 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "integration/test_many_tenants.py": [
         Long(
-            "test_claims.py has shares of few tenants",
+            "test_fairness.py has shares of few tenants",
             [
                 "test_very_many_tenants_get_equal_shares_in_the_long_run",
                 "test_the_accounts_of_very_many_tenants_stay_small",
