@@ -5,9 +5,12 @@ cluster holds all its keys. The id of a job tells its lane. A fleet on one serve
 the namespace of the fleet. See docs/decisions/0025-lanes-in-a-cluster.md.
 """
 
+import binascii
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 if TYPE_CHECKING:
@@ -15,7 +18,10 @@ if TYPE_CHECKING:
 
 DEFAULT_LANES: Final = 8
 """The number of lanes of a new fleet in a cluster: it may use as many masters."""
-MAX_LANES: Final = 256
+_LANE_BITS: Final = 8
+MAX_LANES: Final = 1 << _LANE_BITS
+_SLOTS: Final = 16_384
+"""Of a cluster."""
 
 Id = TypeVar("Id")
 Answer = TypeVar("Answer")
@@ -27,7 +33,25 @@ def lane_namespace(namespace: str, number: int) -> str:
     Servers compute the slot of a key from what stands in its braces, so that every key of this
     namespace is in one slot.
     """
-    return f"{namespace}{{{number}}}"
+    return f"{namespace}{{{_hash_tag(number)}}}"
+
+
+@cache
+def _hash_tag(number: int) -> str:
+    """Return a tag such as `3-117`, with the number of a lane and any other that gives a slot in
+    the right part of all slots.
+
+    Lanes take these parts in the order of reversed bits: first the beginning, then the middle, then
+    the quarters. So they are spread evenly over masters that have equal ranges of slots, however
+    many lanes and masters there are. The numbers alone would lie in four ranges.
+    """
+    part = int(f"{number:0{_LANE_BITS}b}"[::-1], 2)
+    tags = (f"{number}-{other}" for other in count())
+    return next(tag for tag in tags if _slot_of(tag) * MAX_LANES // _SLOTS == part)
+
+
+def _slot_of(tag: str) -> int:
+    return binascii.crc_hqx(tag.encode(), 0) % _SLOTS  # CRC-16/XMODEM, as of the servers
 
 
 def lane_number(name: str, lanes: int) -> int:

@@ -41,7 +41,9 @@ class LaneFleetWorker:
         claiming = connect_lanes(url, namespace, lanes=LANES, retries=0)
         retrying = connect_lanes(url, namespace, lanes=LANES, retries=RETRY_FOREVER)
         self._records = [JobRecords(lane.client, lane.namespace, 3600) for lane in retrying]
-        self._group = QueueGroup(name="native", queues=(f"{namespace}{{0}}.default.native",))
+        self._group = QueueGroup(
+            name="native", queues=(f"{claiming.first.namespace}.default.native",)
+        )
 
         def make(lane: Lane) -> Claims:
             return Claims(

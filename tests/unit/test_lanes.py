@@ -34,9 +34,27 @@ def _keys_of(namespace: str) -> list[str]:
 
 
 def test_one_slot_has_every_key_of_a_lane() -> None:
-    keys = _keys_of(lane_namespace("imagefleet", 3))
+    namespace = lane_namespace("imagefleet", 3)
+    keys = _keys_of(namespace)
     assert len(keys) > 30
-    assert {key_slot(key.encode()) for key in keys} == {key_slot(b"3")}
+    assert {key_slot(key.encode()) for key in keys} == {key_slot(namespace.encode())}
+
+
+@pytest.mark.parametrize("lanes", [8, 16, 32])
+def test_masters_with_equal_ranges_of_slots_have_about_equally_many_lanes(lanes: int) -> None:
+    slots = [key_slot(lane_namespace("imagefleet", n).encode()) for n in range(lanes)]
+    for masters in range(1, lanes // 2 + 1):
+        counts = Counter(slot * masters // 16_384 for slot in slots)
+        assert len(counts) == masters
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_lanes_have_the_same_keys_in_every_release() -> None:
+    assert [lane_namespace("n", number) for number in (0, 1, 255)] == [
+        "n{0-113}",
+        "n{1-175}",
+        "n{255-12}",
+    ]
 
 
 def test_an_id_has_the_same_lane_in_every_release() -> None:
@@ -57,7 +75,7 @@ def test_one_server_has_one_lane_with_the_keys_of_the_fleet() -> None:
 
 def test_a_cluster_has_a_client_for_each_lane_and_asks_for_no_server_yet() -> None:
     lanes = connect_lanes(URL, "imagefleet", lanes=3)
-    assert [lane.namespace for lane in lanes] == [f"imagefleet{{{n}}}" for n in range(3)]
+    assert [lane.namespace for lane in lanes] == [lane_namespace("imagefleet", n) for n in range(3)]
     assert len({id(lane.client) for lane in lanes}) == 3
 
 
