@@ -14,6 +14,8 @@ real worker process beside them, whose commands per image show whether the simul
 `--redis-share 0.05` gives Redis a twentieth of a core, so that fewer hosts than would fill a whole
 one show what happens when it is full.
 
+`--masters 4` lets the hosts work on eight lanes of a cluster of four masters.
+
 It does not show networks between hosts, and Redis shares the cores of this machine with all hosts:
 see `late`, by which the simulated hosts act too late.
 """
@@ -30,13 +32,12 @@ from typing import Any, Final
 import redis
 
 from benchmarks.report import print_json
-from benchmarks.simulation.cpu_share import limited_to
 from benchmarks.simulation.fleet import IMAGES_PER_S, NAMESPACE, Run, simulate_fleet, submit
 from benchmarks.simulation.real_workers import imagefleet_worker, stock_worker, submit_stock
 from benchmarks.simulation.redis_load import RedisLoad
+from benchmarks.simulation.servers import Servers, started
 from benchmarks.simulation.worker import BATCH_S, CAPACITY, STEPS
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import LocalRedisServer
 
 SHOWN_COMMANDS: Final = 12
 STOCK_THREADS: Final = 64
@@ -44,10 +45,10 @@ START_S: Final = 120.0
 """Seconds within which a worker must have started."""
 
 Figures = dict[str, Any]
-Measure = Callable[[LocalRedisServer, Path], Figures]
+Measure = Callable[[Servers, Path], Figures]
 
 
-def measure_real(server: LocalRedisServer, folder: Path, seconds: float) -> Figures:
+def measure_real(server: Servers, folder: Path, seconds: float) -> Figures:
     """Measure one real worker process, which has a fake engine that is as fast as a host."""
     client = connect(server.url)
     with imagefleet_worker(server.url, folder, CAPACITY, BATCH_S / STEPS):
@@ -57,7 +58,7 @@ def measure_real(server: LocalRedisServer, folder: Path, seconds: float) -> Figu
         return _measure_ends(client, seconds, lambda: _succeeded(client))
 
 
-def measure_stock(server: LocalRedisServer, folder: Path, seconds: float) -> Figures:
+def measure_stock(server: Servers, folder: Path, seconds: float) -> Figures:
     """Measure a worker of plain Celery, whose threads sleep as long as a batch takes."""
     client = connect(server.url)
     with stock_worker(server.url, folder, STOCK_THREADS, BATCH_S):
@@ -104,9 +105,12 @@ def main() -> None:
     print("| Redis ms an image | Redis cores | images/s of a full core |")
     print("|---|---|---|---|---|---|---|---|")
     for name, measured in _measures(options).items():
-        with tempfile.TemporaryDirectory() as folder, LocalRedisServer(Path(folder)) as server:
-            connect(server.url).config_set("appendfsync", options.appendfsync)
-            figures[name] = measured(server, Path(folder))
+        masters = options.masters if name.isdecimal() else 0
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            started(Path(folder), masters, options.appendfsync) as servers,
+        ):
+            figures[name] = measured(servers, Path(folder))
         print(_row(name, figures[name]), flush=True)
     if options.commands:
         for name, got in figures.items():
@@ -120,7 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hosts", type=int, nargs="*", default=[1, 8, 64])
     parser.add_argument("--seconds", type=float, default=21.0)
     parser.add_argument("--stretch", type=float, default=1.0)
-    parser.add_argument("--redis-share", type=float, default=1.0, help="of one core")
+    parser.add_argument("--redis-share", type=float, default=1.0, help="of one core, each server")
+    parser.add_argument("--masters", type=int, default=0, help="of a cluster; 0: one server")
     parser.add_argument("--appendfsync", choices=["always", "everysec", "no"], default="always")
     parser.add_argument("--callbacks", action="store_true", help="each job has a callback")
     parser.add_argument("--real", action="store_true", help="measure a real worker, too")
@@ -139,15 +144,9 @@ def _measures(options: argparse.Namespace) -> dict[str, Measure]:
             seconds=options.seconds,
             stretch=options.stretch,
             callbacks=options.callbacks,
+            redis_share=options.redis_share,
         )
-
-        def measure(server: LocalRedisServer, _: Path) -> Figures:
-            if options.redis_share == 1:
-                return simulate_fleet(server, run)
-            with limited_to(server.pid, options.redis_share):
-                return simulate_fleet(server, run)
-
-        return measure
+        return lambda servers, _: simulate_fleet(servers, run)
 
     measures: dict[str, Measure] = {}
     if options.stock:

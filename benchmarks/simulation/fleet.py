@@ -1,22 +1,25 @@
-"""Run simulated hosts in a few processes, and measure what they ask of one Redis."""
+"""Run simulated hosts in a few processes, and measure what they ask of Redis."""
 
 import math
 import multiprocessing
 import resource
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing.queues import Queue
 from typing import Any, Final
 
 from celery import Celery
 
+from benchmarks.simulation.counted import Counted
 from benchmarks.simulation.redis_load import RedisLoad
+from benchmarks.simulation.servers import Servers
 from benchmarks.simulation.timetable import Timetable
-from benchmarks.simulation.worker import BATCH_S, CAPACITY, STEPS, Counted, SimulatedWorker
+from benchmarks.simulation.worker import BATCH_S, CAPACITY, STEPS, SimulatedWorker
 from imagefleet import Client
-from imagefleet.shared.redis_client.connection import celery_url, connect
-from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.shared.redis_client.connection import celery_url, connect_lanes
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 
 NAMESPACE: Final = "imagefleet"
@@ -42,6 +45,8 @@ class Run:
     """Of a host that is not stretched."""
     stretch: float = 1.0
     callbacks: bool = False
+    redis_share: float = 1.0
+    """Each server gets this share of a core once the hosts work."""
 
     @property
     def images_per_s(self) -> float:
@@ -71,16 +76,11 @@ def simulate(
     url: str, run: Run, number: int, all_ready: threading.Barrier, answers: "Queue[Answer]"
 ) -> None:
     """Run the hosts of `run` in this process, from when `all_ready` until all is measured."""
-    client = connect(url)
-    celery = Celery("simulation", backend=celery_url(url), set_as_current=False)
-    celery.conf.result_expires = 3600
-    engine = FakeEngine(capacity=CAPACITY, max_num_inference_steps=STEPS)
     timetable, counted = Timetable(), Counted()
     names = [f"host-{number}-{at}" for at in range(run.hosts)]
-    hosts = [
-        SimulatedWorker(client, celery, engine, NAMESPACE, name, timetable, counted, run.stretch)
-        for name in names
-    ]
+    hosts = make_hosts(url, names, timetable, counted, run.stretch)
+    for host in hosts:
+        host.join()
     all_ready.wait(_START_S)
     now = time.monotonic()
     counted.begin, counted.end = now + run.warm_up_s, now + run.warm_up_s + run.measured_s
@@ -98,12 +98,29 @@ def simulate(
     )
 
 
-def simulate_fleet(server: LocalRedisServer, run: Run) -> dict[str, Any]:
+def make_hosts(
+    url: str, names: Sequence[str], timetable: Timetable, counted: Counted, stretch: float = 1.0
+) -> list[SimulatedWorker]:
+    """Return hosts of this process, which share the connections to each lane."""
+    lanes = connect_lanes(url, NAMESPACE)
+    for lane in lanes:  # each host makes the same scripts
+        lane.client.__dict__["register_script"] = cache(lane.client.register_script)
+    celery = None
+    if len(lanes) == 1:
+        celery = Celery("simulation", backend=celery_url(url), set_as_current=False)
+        celery.conf.result_expires = 3600
+    engine = FakeEngine(capacity=CAPACITY, max_num_inference_steps=STEPS)
+    return [
+        SimulatedWorker(lanes, celery, engine, NAMESPACE, name, timetable, counted, stretch)
+        for name in names
+    ]
+
+
+def simulate_fleet(servers: Servers, run: Run) -> dict[str, Any]:
     """Measure a fleet after it has warmed up."""
-    client = connect(server.url)
-    load = RedisLoad(client)
+    load = RedisLoad(*servers.clients)
     jobs = math.ceil(run.images_per_s * (run.measured_s + run.warm_up_s)) + run.hosts * CAPACITY
-    submit(server.url, jobs, callbacks=run.callbacks)
+    submit(servers.url, jobs, callbacks=run.callbacks)
     submitted = load.since_last()
     context = multiprocessing.get_context("spawn")
     answers: Queue[Answer] = context.Queue()
@@ -113,17 +130,18 @@ def simulate_fleet(server: LocalRedisServer, run: Run) -> dict[str, Any]:
     processes = [
         context.Process(
             target=simulate,
-            args=(server.url, replace(run, hosts=share), number, all_ready, answers),
+            args=(servers.url, replace(run, hosts=share), number, all_ready, answers),
         )
         for number, share in enumerate(shares)
     ]
     for process in processes:
         process.start()
     all_ready.wait(_START_S)
-    time.sleep(run.warm_up_s)
-    load.since_last()
-    time.sleep(run.measured_s)
-    used = load.since_last()
+    with servers.limited_to(run.redis_share):
+        time.sleep(run.warm_up_s)
+        load.since_last()
+        time.sleep(run.measured_s)
+        used = load.since_last()
     got = [answers.get(timeout=300) for _ in processes]
     for process in processes:
         process.join()
@@ -149,10 +167,13 @@ def simulate_fleet(server: LocalRedisServer, run: Run) -> dict[str, Any]:
 
 
 def submit(url: str, jobs: int, *, callbacks: bool = False) -> None:
-    """Submit jobs of a fleet in which nobody has announced a model."""
+    """Submit jobs of a fleet in which nobody has announced a model, as many to each lane."""
     with Client(url, namespace=NAMESPACE) as producer:
         producer.submit_many(
-            (f"a lighthouse at night, number {at}" for at in range(jobs)),
+            (
+                {"prompt": f"a lighthouse at night, number {at}", "id": f"job-{at}"}
+                for at in range(jobs)
+            ),
             num_inference_steps=STEPS,
             callback_url=_RECEIVER if callbacks else None,
         )

@@ -1,4 +1,4 @@
-"""What a Redis server did since the last look: its CPU time, and how often each command ran."""
+"""What Redis servers did since the last look: its CPU time, and how often each command ran."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ class Load:
     """The difference of two looks."""
 
     cpu_s: float
-    """User and system time of the process, the background threads included."""
+    """User and system time of the processes, the background threads included."""
     calls: Mapping[str, int]
     """By command; those that scripts call are counted, too."""
 
@@ -23,10 +23,10 @@ class Load:
 
 
 class RedisLoad:
-    """Reads the counters of one server."""
+    """Reads the counters of some servers."""
 
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
+    def __init__(self, *clients: redis.Redis) -> None:
+        self._clients = clients
         self._cpu_s, self._calls = self._read()
 
     def since_last(self) -> Load:
@@ -36,10 +36,10 @@ class RedisLoad:
         return Load(cpu_s=self._cpu_s - before[0], calls=self._calls - before[1])
 
     def _read(self) -> tuple[float, Counter[str]]:
-        cpu = self._client.info("cpu")
-        commands = self._client.info("commandstats")
-        calls = {
-            name.removeprefix("cmdstat_").replace("|", " "): int(each["calls"])
-            for name, each in commands.items()
-        }
-        return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"]), Counter(calls)
+        cpu_s, calls = 0.0, Counter[str]()
+        for client in self._clients:
+            cpu = client.info("cpu")
+            cpu_s += float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+            for name, each in client.info("commandstats").items():
+                calls[name.removeprefix("cmdstat_").replace("|", " ")] += int(each["calls"])
+        return cpu_s, calls

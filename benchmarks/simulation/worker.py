@@ -10,24 +10,20 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import redis
 from celery import Celery
 
-from benchmarks.simulation.job_lane import MAX_DELIVERIES, job_lane
+from benchmarks.simulation.counted import Counted, TimedClaims
+from benchmarks.simulation.job_lane import MAX_DELIVERIES, SimulatedLane, simulated_lane
 from benchmarks.simulation.timetable import Timetable
-from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
-from imagefleet.shared.jobs.dead_letters import DeadLetters
-from imagefleet.shared.jobs.image_expiry import ImageExpiry
-from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
+from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import DeliveryOutcome, DeliveryVerdict
 from imagefleet.worker.celery_app.results import celery_result
 from imagefleet.worker.devices.row_backlog import RowBacklog
@@ -36,13 +32,11 @@ from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.jobs import progress
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.dispatcher import Dispatcher
-from imagefleet.worker.jobs.image_sweeper import ImageSweeper, sweep_pause_s
+from imagefleet.worker.jobs.image_sweeper import sweep_pause_s
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.job_lanes import JobLanes
 from imagefleet.worker.jobs.message_end import MessageEnd
 from imagefleet.worker.outbound.address_policy import AllowList
-from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
-from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import RENEWALS_PER_LEASE, LeaseKeeper
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.served_queues import queue_groups
@@ -64,38 +58,6 @@ _DELIVERED: Final = DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, reason="2
 _IMAGE: Final = np.zeros((8, 8, 3), np.uint8)
 
 
-@dataclass
-class Counted:
-    """What the workers of one process did between `begin` and `end` (monotonic)."""
-
-    begin: float = math.inf
-    end: float = math.inf
-    images: int = 0
-    claims_s: list[float] = field(default_factory=list)
-    """How long each claim of a batch took."""
-
-    def add_images(self, at: float, images: int) -> None:
-        if self.begin <= at < self.end:
-            self.images += images
-
-    def add_claim(self, began: float) -> None:
-        if self.begin <= began < self.end:
-            self.claims_s.append(time.monotonic() - began)
-
-
-class _TimedClaims(Claims):
-    """Claims whose time is measured, if they brought jobs."""
-
-    counted: Counted
-
-    def claim(self, groups: Sequence[QueueGroup], *args: Any, **options: Any) -> list[Claimed]:
-        began = time.monotonic()
-        claimed = super().claim(groups, *args, **options)
-        if claimed:
-            self.counted.add_claim(began)
-        return claimed
-
-
 class _Request:
     """A request of Celery, as the dispatcher and the starter read it."""
 
@@ -114,8 +76,8 @@ class SimulatedWorker:
 
     def __init__(
         self,
-        client: redis.Redis,
-        celery: Celery,
+        lanes: Lanes,
+        celery: Celery | None,
         engine: FakeEngine,
         namespace: str,
         name: str,
@@ -123,24 +85,23 @@ class SimulatedWorker:
         counted: Counted,
         stretch: float,
     ) -> None:
+        """
+        Args:
+            celery: stores the results of tasks. None: it stores none, as in a cluster.
+        """
         self._celery, self._timetable, self._counted = celery, timetable, counted
         self._name, self._stretch = name, stretch
-        self._records = JobRecords(client, namespace, retention_s=3600)
-        self._claims = _TimedClaims(
-            no_retry_client=client,
-            retrying_client=client,
-            namespace=namespace,
-            worker=name,
-            lease_s=LEASE_S * stretch,
-        )
-        self._claims.counted = counted
         store = MemoryStore()
-        expiry = ImageExpiry(client, namespace, store.url)
-        dead_letters = DeadLetters(client, namespace)
-        lane = job_lane(self._claims, self._records, dead_letters, expiry, engine, store)
-        self._executor, self._progress = lane.executor, lane.progress
+        self.lanes: Final = [
+            simulated_lane(lane, len(lanes), name, engine, store, LEASE_S * stretch)
+            for lane in lanes
+        ]
+        parts = [lane.jobs.claims for lane in self.lanes]
+        claims = TimedClaims(parts, [lane.namespace for lane in self.lanes], namespace)
+        claims.counted = counted
+        self._jobs = JobLanes(claims, [lane.jobs for lane in self.lanes])
         self._dispatcher = Dispatcher(
-            JobLanes.single(lane),
+            self._jobs,
             CAPACITY,
             RowBacklog(CAPACITY),
             InputImages(store, AllowList()),
@@ -151,37 +112,54 @@ class SimulatedWorker:
         self._requests: dict[str, _Request] = {}
         strategies = {TASK_NAME: self._accept, BULK_TASK_NAME: self._accept}
         self._dispatcher.attach(queue_groups(None, engine.info, namespace), strategies, self._send)
-        self._keeper = LeaseKeeper(
-            self._claims,
-            self._records,
-            LEASE_S * stretch,
-            on_lost=lambda: None,
-            attended_tags=self._dispatcher.attended_tags,
-            report=self,
-        )
-        self._outbox = Outbox(client, namespace)
-        self._sweeper = ImageSweeper(expiry, store)
-        self._runs = RunRecords(client, namespace, retention_s=3600)
+        self.keepers: Final = [self._keeper(lane) for lane in self.lanes]
         self._next: list[Slot] = []
         self._claiming = threading.Lock()
 
+    def _keeper(self, lane: SimulatedLane) -> LeaseKeeper:
+        """Return the lease keeper of a lane. That of the first stores the status of the worker."""
+        return LeaseKeeper(
+            lane.jobs.claims,
+            lane.records,
+            LEASE_S * self._stretch,
+            on_lost=lambda: None,
+            attended_tags=self._dispatcher.attended_tags,
+            report=self if lane is self.lanes[0] else None,
+        )
+
+    @property
+    def workers(self) -> int:
+        """How many workers the fleet has."""
+        return self.lanes[0].jobs.claims.lease.workers
+
+    def join(self) -> None:
+        """Acquire a lease in every lane."""
+        for lane in self.lanes:
+            lane.jobs.claims.lease.acquire(self.status() if lane is self.lanes[0] else "")
+
     def start(self, at: float, fleet: int) -> None:
         """Take work from `at` (monotonic) on, in a fleet of so many hosts."""
-        add = self._timetable.repeat
-        self._claims.lease.acquire(self.status())
         self._timetable.add(at, partial(self._begin_batch, at))
-        for seconds, action in (
-            (LEASE_S / RENEWALS_PER_LEASE, self._keeper.heartbeat),
-            (callback_poll_s(fleet), self._look_for_callbacks),
-            (sweep_pause_s(fleet), self._sweeper.sweep),
-            (_STALLED_S, lambda: self._runs.stalled.find(_STALLED_S)),
-        ):
-            interval_s = seconds * self._stretch
-            add(at + random.uniform(0, interval_s), interval_s, action)
+        for lane, keeper in zip(self.lanes, self.keepers, strict=True):
+            for seconds, action in self.upkeep(lane, keeper, fleet):
+                interval_s = seconds * self._stretch
+                first = at + random.uniform(0, interval_s)
+                self._timetable.repeat(first, interval_s, action)
+
+    def upkeep(
+        self, lane: SimulatedLane, keeper: LeaseKeeper, fleet: int
+    ) -> list[tuple[float, Callable[[], object]]]:
+        """Return what a worker does again and again in a lane, with the seconds in between."""
+        return [
+            (LEASE_S / RENEWALS_PER_LEASE, keeper.heartbeat),
+            (callback_poll_s(fleet), partial(self._look_for_callbacks, lane)),
+            (sweep_pause_s(fleet), lane.sweeper.sweep),
+            (_STALLED_S, partial(lane.runs.stalled.find, _STALLED_S)),
+        ]
 
     def stop(self) -> None:
         """Give back what it holds."""
-        self._claims.lease.release_all()
+        self._jobs.claims.release_all()
 
     def _begin_batch(self, free_at: float) -> None:
         """Begin the batch that was prefetched. The devices have been free since `free_at`.
@@ -205,36 +183,60 @@ class SimulatedWorker:
         now = time.monotonic()
         done = max(0.0, (now - began) / (ends - began))
         if done < 1.0:
-            self._progress.record_due(
-                dict.fromkeys(batch, int(done * STEPS)),
-                progress.cancel_check_interval_s(self._claims.lease.workers) * self._stretch,
-                progress.record_interval_s(self._claims.lease.workers) * self._stretch,
+            self.report_steps(
+                batch,
+                int(done * STEPS),
+                progress.cancel_check_interval_s(self.workers) * self._stretch,
+                progress.record_interval_s(self.workers) * self._stretch,
             )
         if (then := now + progress.MIN_INTERVAL_S * self._stretch) < ends:
             self._timetable.add(then, partial(self._report, batch, began, ends))
 
+    def report_steps(
+        self, batch: Sequence[Slot], step: int, check_after_s: float, record_after_s: float
+    ) -> None:
+        """Report that a batch has done so many steps, in the lanes of its jobs."""
+        by_lane: dict[int, dict[Slot, int]] = {}
+        for slot in batch:
+            assert isinstance(slot.work, Attempt)
+            by_lane.setdefault(self._jobs.claims.number_of(slot.work.tag), {})[slot] = step
+        for number, steps in by_lane.items():
+            self._jobs[number].progress.record_due(steps, check_after_s, record_after_s)
+
+    def claim_batch(self) -> list[Slot]:
+        """Claim the jobs of a batch, and start them."""
+        return self._dispatcher.next_batch()
+
     def _prefetch(self) -> None:
         with self._claiming:
-            self._next = self._next or self._dispatcher.next_batch()
+            self._next = self._next or self.claim_batch()
 
     def _end_batch(self, batch: list[Slot], ended: float) -> None:
         self._counted.add_images(ended, len(batch))
+        for attempt in self.deliver(batch):
+            stored = time.monotonic() + random.uniform(*STORE_S) * self._stretch
+            self._timetable.add(stored, partial(self.finish, attempt))
+        self._begin_batch(ended)
+
+    def deliver(self, batch: Sequence[Slot]) -> list[Attempt]:
+        """Give the attempts of a batch their images, and return them."""
+        attempts = []
         for slot in batch:
             attempt = slot.work
             assert isinstance(attempt, Attempt)
             attempt.device_s = BATCH_S * self._stretch
             attempt.deliver(slot.index, _IMAGE)
-            stored = time.monotonic() + random.uniform(*STORE_S) * self._stretch
-            self._timetable.add(stored, partial(self._finish, attempt))
-        self._begin_batch(ended)
+            attempts.append(attempt)
+        return attempts
 
-    def _finish(self, attempt: Attempt) -> None:
+    def finish(self, attempt: Attempt) -> None:
         """Do what Celery's pool and tracer do when a task ends."""
-        store = partial(celery_result, self._celery.backend, attempt.job_id)
-        end = MessageEnd(claims=self._claims, tag=attempt.tag, store=store)
-        result = self._executor.execute(attempt.job_id, attempt.tag, end).model_dump(mode="json")
-        if not end.happened:
-            self._celery.backend.mark_as_done(attempt.job_id, result)
+        lane, celery = self._jobs.of(attempt.tag), self._celery
+        store = celery and partial(celery_result, celery.backend, attempt.job_id)
+        end = MessageEnd(claims=lane.claims, tag=attempt.tag, store=store)
+        result = lane.executor.execute(attempt.job_id, attempt.tag, end).model_dump(mode="json")
+        if not end.happened and celery is not None:
+            celery.backend.mark_as_done(attempt.job_id, result)
         self._requests.pop(attempt.tag).acknowledge()
         self._dispatcher.settle(attempt.tag)
 
@@ -260,7 +262,7 @@ class SimulatedWorker:
                 shapes=("512x512",),
                 devices="8 x TPU v5 lite",
                 capacity=CAPACITY,
-                claims=len(self._claims.held_tags()),
+                claims=len(self._jobs.claims.held_tags()),
                 images=self._counted.images,
                 step_s_by_shape={"512x512": 0.14},
                 bytes_per_pixel={"png": 1.5},
@@ -269,10 +271,10 @@ class SimulatedWorker:
             )
         ).dump()
 
-    def _look_for_callbacks(self) -> None:
-        messages = self._outbox.claim(
+    def _look_for_callbacks(self, lane: SimulatedLane) -> None:
+        messages = lane.outbox.claim(
             MAX_SENDERS, 60.0, max_slow=MAX_SENDERS, max_unproven=MAX_SENDERS
         )
-        self._outbox.answered_lately(message.receiver for message in messages)
+        lane.outbox.answered_lately(message.receiver for message in messages)
         for message in messages:
-            self._outbox.mark_delivered(replace(message, attempts=1), _DELIVERED)
+            lane.outbox.mark_delivered(replace(message, attempts=1), _DELIVERED)

@@ -73,6 +73,11 @@ class RedisCluster:
         hosts = ",".join(f"127.0.0.1:{node.server.port}" for node in self._nodes)
         return f"redis+cluster://{hosts}"
 
+    @property
+    def masters(self) -> list[TcpServer]:
+        """The servers that were made masters at the start."""
+        return [node.server for node in self._nodes[: self._masters]]
+
     def __enter__(self) -> Self:
         try:
             self._start()
