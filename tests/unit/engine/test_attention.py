@@ -60,9 +60,10 @@ def _reference(arrays: Arrays, heads: int, causal: bool) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_folded_attention_is_the_formula(causal: bool) -> None:
+@pytest.mark.parametrize("backend", [Backend.FOLDED, Backend.BY_HEAD])
+def test_attention_by_products_is_the_formula(backend: Backend, causal: bool) -> None:
     arrays = _random_arrays(*[(2, 6, 12)] * 3)
-    result = attention(*map(jnp.asarray, arrays), heads=3, causal=causal, backend=Backend.FOLDED)
+    result = attention(*map(jnp.asarray, arrays), heads=3, causal=causal, backend=backend)
     np.testing.assert_allclose(result, _reference(arrays, 3, causal), atol=2e-6)
 
 
@@ -84,7 +85,12 @@ def test_masked_keys_do_not_count(limit: int) -> None:
         _by_query_blocks(
             jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), spec, limit, jnp.asarray(mask)
         ),
-        attention(*map(jnp.asarray, (q, k, v)), heads=3, mask=jnp.asarray(mask)),
+        *(
+            attention(
+                *map(jnp.asarray, (q, k, v)), heads=3, mask=jnp.asarray(mask), backend=backend
+            )
+            for backend in (Backend.FOLDED, Backend.BY_HEAD)
+        ),
     ):
         for row, kept in enumerate(mask):
             arrays = (q[row : row + 1], k[row : row + 1, kept], v[row : row + 1, kept])
@@ -145,6 +151,7 @@ def test_the_tpu_kernel_is_split_over_devices_by_rows_or_by_heads(model: int) ->
     ("platform", "spec", "expected"),
     [
         ("cpu", SELF, Backend.QUERY_BLOCKS),
+        ("cpu", replace(SELF, queries=768, keys=768), Backend.BY_HEAD),
         ("cpu", SMALL, Backend.FOLDED),
         ("gpu", SELF, Backend.CUDNN),
         ("tpu", SELF, Backend.FLASH),

@@ -147,6 +147,38 @@ def _folded(
     return _unfold(_attend(*folded, causal=spec.causal, mask=by_head), spec.heads)
 
 
+def _by_head(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    spec: AttentionSpec,
+    mask: jax.Array | None = None,
+) -> jax.Array:
+    attend = partial(_by_head_on_one_device, head_dim=spec.head_dim, causal=spec.causal)
+    arguments = (q, k, v) if mask is None else (q, k, v, mask)
+    return compute_on_each_device(attend, *arguments, heads=spec.heads)
+
+
+def _by_head_on_one_device(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    head_dim: int,
+    causal: bool,
+) -> jax.Array:
+    """Attend with one device's rows and heads."""
+    heads = q.shape[2] // head_dim
+    folded = (*(_fold(x, heads) for x in (q, k, v)), _fold_mask(mask, heads))
+
+    def attend(head: tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]) -> jax.Array:
+        *operands, kept = jax.tree.map(lambda x: x[None], head)
+        return _attend(*operands, causal=causal, mask=kept)[0]
+
+    return _unfold(jax.lax.map(attend, folded), heads)
+
+
 def query_block_count(spec: AttentionSpec, limit: int) -> int:
     """Return the smallest number of equal blocks of queries whose scores fit `limit` bytes.
 
@@ -246,6 +278,7 @@ def _wide_heads(
 
 _COMPUTE: Final[dict[Backend, Callable[..., jax.Array]]] = {
     Backend.FOLDED: _folded,
+    Backend.BY_HEAD: _by_head,
     Backend.QUERY_BLOCKS: _by_query_blocks,
     Backend.CUDNN: _cudnn,
     Backend.FLASH: _flash,

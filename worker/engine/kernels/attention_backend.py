@@ -20,6 +20,10 @@ MAX_SCORE_BYTES: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2*
 layers of Stable Diffusion 1 take 537 MB at 512x512 and 8.6 GB at 1024x1024. On CPU the scores
 should fit the caches: at 512x512, blocks of 16 MiB took 0.60 s of CPU and 412 MiB of memory, and
 all scores at once took 0.98 s and 1,374 MiB. On other platforms the limit only saves memory."""
+_LARGE_HEAD_BYTES: Final = 2**19
+"""If the float32 scores of a head of one sequence take more bytes than this, a CPU computes one
+head after another: 768 tokens in 4 heads of 64 took 172 ms of CPU for 8 sequences, and take 85; for
+one sequence they took 21, and take 12. With 256 tokens it makes no difference."""
 TPU_LANES: Final = 128
 """A TPU's registers have this many columns. Blocks of the TPU kernel, and heads that are wider, are
 multiples of it."""
@@ -41,6 +45,9 @@ class Backend(StrEnum):
     FOLDED = "folded"
     """It computes plain batched matmuls with the heads folded into the batch. On CPU a step of a
     small UNet takes 0.6 to 0.8 of the time that it takes with `jax.nn.dot_product_attention`."""
+    BY_HEAD = "by_head"
+    """It computes `FOLDED` for one head of one sequence after another, so that the scores stay in
+    the caches."""
     QUERY_BLOCKS = "query_blocks"
     """It computes `FOLDED` for one block of queries after another, so that scores stay within
     `MAX_SCORE_BYTES`."""
@@ -69,7 +76,23 @@ class AttentionSpec:
     @property
     def score_bytes(self) -> int:
         """Return the bytes of the scores of one sequence in float32."""
-        return 4 * self.heads * self.queries * self.keys
+        return self.heads * self.head_score_bytes
+
+    @property
+    def head_score_bytes(self) -> int:
+        """Return the bytes of the scores of one head of one sequence in float32."""
+        return 4 * self.queries * self.keys
+
+
+def stored_score_bytes(platform: str, spec: AttentionSpec) -> int:
+    """Return the bytes of the scores of a sequence that a device stores at once."""
+    match choose_backend(platform, spec):
+        case Backend.FOLDED | Backend.QUERY_BLOCKS:
+            return min(spec.score_bytes, MAX_SCORE_BYTES[platform])
+        case Backend.BY_HEAD:
+            return spec.head_score_bytes
+        case _:
+            return 0
 
 
 def choose_backend(platform: str, spec: AttentionSpec) -> Backend:
@@ -80,6 +103,9 @@ def choose_backend(platform: str, spec: AttentionSpec) -> Backend:
         return Backend.WIDE_HEADS
     if platform == "tpu" and _fits_tpu_kernel(spec) and not spec.masked:
         return Backend.FLASH
+    is_large = platform == "cpu" and spec.head_score_bytes > _LARGE_HEAD_BYTES
+    if is_large and spec.head_score_bytes <= MAX_SCORE_BYTES[platform]:
+        return Backend.BY_HEAD
     return Backend.FOLDED if spec.score_bytes <= MAX_SCORE_BYTES[platform] else Backend.QUERY_BLOCKS
 
 

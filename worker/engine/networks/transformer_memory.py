@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from imagefleet.worker.engine.kernels.attention_backend import (
-    MAX_SCORE_BYTES,
     AttentionSpec,
-    Backend,
-    choose_backend,
+    stored_score_bytes,
 )
 from imagefleet.worker.engine.networks.qwen3_text import Qwen3Config
 from imagefleet.worker.engine.networks.t5_text import T5Config
@@ -84,6 +82,4 @@ def _score_bytes(sizes: BlockSizes, tokens: int, workload: Workload) -> int:
         causal=sizes.causal,
         masked=sizes.masked,
     )
-    if choose_backend(workload.platform, layer) in (Backend.FOLDED, Backend.QUERY_BLOCKS):
-        return min(layer.score_bytes, MAX_SCORE_BYTES[workload.platform])
-    return 0
+    return stored_score_bytes(workload.platform, layer)

@@ -16,11 +16,7 @@ from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.stable_diffusion.attention_layers import unet_layers
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.families.stable_diffusion.flops import prompt_context
-from imagefleet.worker.engine.kernels.attention_backend import (
-    MAX_SCORE_BYTES,
-    Backend,
-    choose_backend,
-)
+from imagefleet.worker.engine.kernels.attention_backend import stored_score_bytes
 from imagefleet.worker.engine.networks.vae_memory import decoder_bytes
 from imagefleet.worker.engine.placement.memory_check import Workload
 
@@ -69,7 +65,5 @@ def _score_bytes(configs: Configs, latents: int, workload: Workload) -> Iterator
     A TPU stores no scores of packed heads (`packed_attention`), except for masked prompts. They are
     always counted.
     """
-    limit = MAX_SCORE_BYTES[workload.platform]
     for layer in unet_layers(configs, latents, workload.dtype, workload.prompt_chunks):
-        if choose_backend(workload.platform, layer) in (Backend.FOLDED, Backend.QUERY_BLOCKS):
-            yield min(layer.score_bytes, limit)
+        yield stored_score_bytes(workload.platform, layer)
