@@ -119,9 +119,11 @@ def test_images_of_streams_and_of_whole_batches_are_those_of_diffusers(
     specs = family.specs()
     with family.engine(folder, 2, ON_HOST) as engine:
         (stream,) = engine.open_streams()
+        encoded = []
         for _ in range(2):
             images = run_stream(stream, family.shape, SLOTS, list(specs.values()))
             family.check(images, list(specs))
-        assert engine.text_cache.misses == 2
+            encoded.append(engine.text_cache.misses)
+        assert encoded[0] == encoded[1] > 0
         assert engine.recompiles == 0
         family.check_whole_batches(engine, specs)
