@@ -81,6 +81,7 @@ bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python -m benchmarks.bulk
 	$(BIN)/python -m benchmarks.claims
 	$(BIN)/python -m benchmarks.fleet --stock --real
+	$(BIN)/python -m benchmarks.lanes --repeats 1
 	$(BIN)/python -m benchmarks.recovery
 	$(BIN)/python -m benchmarks.redis_memory
 	$(BIN)/python -m benchmarks.heartbeats
