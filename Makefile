@@ -161,6 +161,7 @@ train: .venv-parity/.installed ## train the bundled model anew, two hours on two
 wheel: .venv-build/.installed ## build dist/imagefleet-….whl, to install on hosts and in programs
 	rm -rf dist
 	.venv-build/bin/python -m hatchling build --target wheel
+	cd models/shapes_dit && ../../.venv-build/bin/python -m hatchling build --target wheel -d ../../dist
 
 archive: wheel ## build dist/imagefleet-….tar.gz, which TPU VMs install, and print its SHA-256
 	.venv-build/bin/python -m tools.tpu_archive
@@ -226,11 +227,11 @@ CUDA_COMPILER = jax-cuda12-pjrt jax-cuda12-plugin nvidia-cuda-nvcc-cu12 nvidia-c
 	.venv-litellm/bin/pip install -q 'litellm[proxy]>=1.80'
 	touch $@
 
-# .demo and .dev: the packages of requirements/demo.txt or dev.txt, and this project, editable.
-$(VENV)/.%: requirements/%.txt requirements/build.txt pyproject.toml
+# .demo and .dev: the packages of requirements/demo.txt or dev.txt, and this project and its second model, editable.
+$(VENV)/.%: requirements/%.txt requirements/build.txt pyproject.toml models/shapes_dit/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "imagefleet needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
 	$(INSTALL) --require-hashes -r requirements/$*.txt
-	$(INSTALL) --no-deps --no-build-isolation -e .
+	$(INSTALL) --no-deps --no-build-isolation -e . -e models/shapes_dit
 	touch $@

@@ -13,8 +13,9 @@ The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with
 `flow_samplers.safetensors`; the names and shapes of the weights of published models; the answers
 for well-known checkpoints (`known`), and for SDXL's base and refiner together
 (`ensemble.safetensors`); `loras`; textual inversions (`inversions`); images with the bundled
-model's LoRA (`outline`); the hidden states of text encoders (`qwen3.safetensors` and
-`t5.safetensors`); and the answers for flow models (`z_image.safetensors`, `flux1.safetensors`,
+model's LoRA (`outline`); images with the second bundled model (`shapes_dit`); the hidden states of
+text encoders (`qwen3.safetensors` and `t5.safetensors`); and the answers for flow models
+(`z_image.safetensors`, `flux1.safetensors`,
 `flux2_klein.safetensors` and `flux2_klein_references.safetensors`). The tests that read them need
 no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
@@ -57,6 +58,7 @@ from tools.parity.lora import write_loras
 from tools.parity.outline import write_outlines
 from tools.parity.safety import write_safety_checkpoint
 from tools.parity.samplers import sampler_runs
+from tools.parity.shapes_dit import write_shapes_dit
 from tools.parity.weighting import weighted_states
 from tools.parity.xl import expected_of_xl, write_xl_checkpoint
 
@@ -195,6 +197,7 @@ PARTS = {
     "loras": write_lora_files,
     "inversions": write_inversion_files,
     "outline.safetensors": write_outlines,
+    "shapes_dit.safetensors": write_shapes_dit,
 }
 
 

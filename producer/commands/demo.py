@@ -25,7 +25,10 @@ from imagefleet.shared.process.extras import how_to_install
     help="Folder for images and logs.",
 )
 @click.option(
-    "--model", default="shapes", show_default=True, help="A bundled model, or a checkpoint folder."
+    "--model",
+    default="shapes",
+    show_default=True,
+    help="`shapes`, `shapes-dit`, or a checkpoint folder.",
 )
 @click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
 @click.option("--guidance-scale", type=float, help="Default: the model's.")

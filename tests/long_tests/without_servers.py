@@ -222,6 +222,12 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             ],
         ),
     ],
+    "unit/engine/test_shapes_dit.py": [
+        Long(
+            "test_z_image.py and test_z_image_engine.py, with a tiny model",
+            ["test_the_images_of_the_engine_are_those_of_diffusers"],
+        ),
+    ],
     "unit/engine/test_flow_plan.py": [
         Long(
             "one of the models and hosts stays",

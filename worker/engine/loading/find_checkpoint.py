@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-import imagefleet.worker
 from imagefleet.shared.errors import CheckpointError, CheckpointUnavailable
 from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     FILES_BESIDE,
@@ -39,10 +38,9 @@ from imagefleet.worker.engine.families.registry import (
     base_of,
     family_of,
 )
+from imagefleet.worker.engine.loading.bundled_models import BUNDLED, bundled_folder
 
 log = logging.getLogger(__name__)
-
-BUNDLED: Final = ("shapes",)
 
 _HUB_NAME: Final = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-][\w./-]*))?")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -78,7 +76,7 @@ def find_checkpoint(model: str, *, with_weights: bool = True) -> Path:
     if is_single_file(file := Path(model).expanduser()):
         return file
     if model in BUNDLED:
-        folder = Path(imagefleet.worker.__file__).parent / "bundled" / model
+        folder = bundled_folder(model)
     elif (local := Path(model).expanduser()).is_dir() or not (hub := _HUB_NAME.fullmatch(model)):
         folder = local
     else:
@@ -92,9 +90,9 @@ def find_checkpoint(model: str, *, with_weights: bool = True) -> Path:
     if not (folder / INDEX).is_file():
         fault = "has no model_index.json" if folder.is_dir() else "is not a folder"
         raise CheckpointError(
-            f"model {model!r}: {folder} {fault}; give `shapes`, a folder in diffusers format, "
-            "a file in the original format that ends in .safetensors, or a Hub id like "
-            "CompVis/stable-diffusion-v1-4, perhaps with @revision"
+            f"model {model!r}: {folder} {fault}; give `shapes`, `shapes-dit`, a folder in "
+            "diffusers format, a file in the original format that ends in .safetensors, or a Hub "
+            "id like CompVis/stable-diffusion-v1-4, perhaps with @revision"
         )
     return folder
 

@@ -60,8 +60,8 @@ def load_engine(
     """Load a model and place it on this host's devices. Then call `warm` or `open_streams`.
 
     Args:
-        model: `shapes` (bundled), a folder in diffusers format, a Hub id, a file in the original
-            layout that ends in `.safetensors`, or `fake[:seconds=0.05,capacity=8]`.
+        model: `shapes` or `shapes-dit` (bundled), a folder in diffusers format, a Hub id, a file in
+            the original layout that ends in `.safetensors`, or `fake[:seconds=0.05,capacity=8]`.
         shapes: Image sizes to compile, the default first. None: the model's native size.
         per_device_batch: Images that one copy of the weights denoises at a time.
         mesh: `data=4,model=2`: 4 copies of the weights, each shared by 2 devices. None: one copy on
