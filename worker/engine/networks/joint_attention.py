@@ -5,27 +5,15 @@ Input: tokens and the rotations by their positions. Output: what they attended t
 Axes: b rows, n tokens, d width of the transformer.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear
-from imagefleet.worker.engine.networks.rotary import Rotation, rotate_pairs
-
-
-def in_heads(x: jax.Array, heads: int) -> jax.Array:
-    """Reshape `[b, n, d]` to `[b, n, heads, width of a head]`."""
-    return x.reshape(*x.shape[:2], heads, -1)
-
-
-def attend_rotated(
-    q: jax.Array, k: jax.Array, v: jax.Array, rotation: Rotation, mask: jax.Array | None
-) -> jax.Array:
-    """Rotate queries and keys `[b, n, heads, …]`, and attend to values `[b, n, d]`."""
-    heads = q.shape[2]
-    q, k = (rotate_pairs(each, rotation).reshape(v.shape) for each in (q, k))
-    return attention(q, k, v, heads=heads, mask=mask)
+from imagefleet.worker.engine.networks.rotary import Rotation, place_heads
 
 
 class JointAttention(nnx.Module):
@@ -52,15 +40,19 @@ class JointAttention(nnx.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Return the outputs for the text and for the image."""
         heads, tokens = self.heads, text.shape[1]
+        of_text, of_image = (
+            partial(place_heads, rotation=rotation.of_tokens(part), heads=heads)
+            for part in (slice(tokens), slice(tokens, None))
+        )
         queries = (
-            self.norm_added_q(in_heads(self.add_q_proj(text), heads)),
-            self.norm_q(in_heads(self.to_q(image), heads)),
+            of_text(self.add_q_proj(text), self.norm_added_q),
+            of_image(self.to_q(image), self.norm_q),
         )
         keys = (
-            self.norm_added_k(in_heads(self.add_k_proj(text), heads)),
-            self.norm_k(in_heads(self.to_k(image), heads)),
+            of_text(self.add_k_proj(text), self.norm_added_k),
+            of_image(self.to_k(image), self.norm_k),
         )
         values = self.add_v_proj(text), self.to_v(image)
         q, k, v = (jnp.concatenate(pair, axis=1) for pair in (queries, keys, values))
-        hidden = attend_rotated(q, k, v, rotation, mask)
+        hidden = attention(q, k, v, heads=heads, mask=mask)
         return self.to_add_out(hidden[:, :tokens]), self.to_out(hidden[:, tokens:])

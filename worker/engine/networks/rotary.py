@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from imagefleet.worker.engine.kernels.head_rotation_kernel import rotate_heads, rotates_by_kernel
+from imagefleet.worker.engine.networks.blocks import RmsNorm
 from imagefleet.worker.engine.placement.mesh import is_bfloat16_on_tpu
 
 _AXES_OF_HEADS: Final = 2
@@ -34,6 +36,28 @@ class Rotation(NamedTuple):
     def at(self, positions: jax.Array) -> "Rotation":
         """Return the rotations at positions `[…, n]` of a table `[positions, d / 2]`."""
         return Rotation(*(jnp.asarray(table)[positions] for table in self))
+
+    def of_tokens(self, tokens: slice) -> "Rotation":
+        """Return the rotations of some of the tokens."""
+        return Rotation(*(table[..., tokens, :] for table in self))
+
+
+def place_heads(x: jax.Array, norm: RmsNorm | None, rotation: Rotation, *, heads: int) -> jax.Array:
+    """Normalise the heads of queries or keys, and rotate their pairs by the positions of tokens.
+
+    Args:
+        x: `[b, n, h d]`.
+        norm: Of a head.
+        rotation: For the tokens. The numbers of a pair lie side by side.
+        heads: Number of heads.
+    """
+    if norm is not None and rotates_by_kernel(x, heads):
+        cosines, sines = (jnp.asarray(each).reshape(-1, *each.shape[-2:]) for each in rotation)
+        scale, epsilon = norm.scale[...], norm.epsilon
+        return rotate_heads(x, scale, cosines, sines, heads=heads, epsilon=epsilon)
+    by_head = x.reshape(*x.shape[:2], heads, -1)
+    by_head = by_head if norm is None else norm(by_head)
+    return rotate_pairs(by_head, rotation).reshape(x.shape)
 
 
 def axis_angles(

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -99,6 +99,7 @@ def compute_on_each_device(
     *arguments: PyTree,
     whole: Collection[int] = (),
     heads: int | None = None,
+    without_heads: Collection[int] = (),
 ) -> T:
     """Call `compute` on each device, with the images that it has. XLA cannot split a kernel that it
     does not know. Without a mesh there is one device.
@@ -108,6 +109,7 @@ def compute_on_each_device(
         whole: Numbers of the arguments of which each device has all.
         heads: Number of heads in the third axis of the arrays that have one. It is split along
             `model` too, if the devices there divide the number.
+        without_heads: Numbers of the arguments whose third axis has no heads.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -116,14 +118,15 @@ def compute_on_each_device(
     whole_array, by_slot = PartitionSpec(), PartitionSpec(DATA)  # type: ignore[no-untyped-call]
     by_head = PartitionSpec(DATA, None, MODEL)  # type: ignore[no-untyped-call]
 
-    def spec_of(array: jax.Array) -> PartitionSpec:
-        return by_head if splits_heads and array.ndim > 2 else by_slot
+    def spec_of(number: int, array: jax.Array) -> PartitionSpec:
+        has_heads = array.ndim > 2 and number not in without_heads
+        return by_head if splits_heads and has_heads else by_slot
 
     mapped: Callable[..., T] = jax.shard_map(
         compute,
         mesh=mesh,
         in_specs=tuple(
-            whole_array if n in whole else jax.tree.map(spec_of, argument)
+            whole_array if n in whole else jax.tree.map(partial(spec_of, n), argument)
             for n, argument in enumerate(arguments)
         ),
         out_specs=by_head if splits_heads else by_slot,

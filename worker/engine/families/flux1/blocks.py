@@ -12,14 +12,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.families.flux1.transformer_config import EPSILON, TransformerConfig
+from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear
-from imagefleet.worker.engine.networks.joint_attention import (
-    JointAttention,
-    attend_rotated,
-    in_heads,
-)
+from imagefleet.worker.engine.networks.joint_attention import JointAttention
 from imagefleet.worker.engine.networks.modulation import Modulation
-from imagefleet.worker.engine.networks.rotary import Rotation
+from imagefleet.worker.engine.networks.rotary import Rotation, place_heads
 
 
 def _gelu(x: jax.Array) -> jax.Array:
@@ -81,9 +78,9 @@ class SelfAttention(nnx.Module):
         self.norm_k = RmsNorm(config.attention_head_dim, EPSILON)
 
     def __call__(self, x: jax.Array, rotation: Rotation) -> jax.Array:
-        q, k = self.norm_q(in_heads(self.to_q(x), self.heads)), self.to_k(x)
-        k = self.norm_k(in_heads(k, self.heads))
-        return attend_rotated(q, k, self.to_v(x), rotation, None)
+        q = place_heads(self.to_q(x), self.norm_q, rotation, heads=self.heads)
+        k = place_heads(self.to_k(x), self.norm_k, rotation, heads=self.heads)
+        return attention(q, k, self.to_v(x), heads=self.heads)
 
 
 class SingleBlock(nnx.Module):

@@ -12,14 +12,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
+from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear
-from imagefleet.worker.engine.networks.joint_attention import (
-    JointAttention,
-    attend_rotated,
-    in_heads,
-)
+from imagefleet.worker.engine.networks.joint_attention import JointAttention
 from imagefleet.worker.engine.networks.modulation import Modulated
-from imagefleet.worker.engine.networks.rotary import Rotation
+from imagefleet.worker.engine.networks.rotary import Rotation, place_heads
 
 
 class FeedForward(nnx.Module):
@@ -97,8 +94,10 @@ class ParallelAttention(nnx.Module):
         config = self.config
         ends = [config.width, 2 * config.width, 3 * config.width]
         q, k, v, inner = jnp.split(self.to_qkv_mlp_proj(x), ends, axis=-1)
-        q, k = (in_heads(each, config.num_attention_heads) for each in (q, k))
-        attended = attend_rotated(self.norm_q(q), self.norm_k(k), v, rotation, mask)
+        heads = config.num_attention_heads
+        q = place_heads(q, self.norm_q, rotation, heads=heads)
+        k = place_heads(k, self.norm_k, rotation, heads=heads)
+        attended = attention(q, k, v, heads=heads, mask=mask)
         return self.to_out(jnp.concatenate([attended, gated(inner)], axis=-1))
 
 

@@ -8,6 +8,7 @@ Axes: b rows, h w latent size, c latent channels, n tokens, t of them those of t
 the transformer.
 """
 
+from functools import partial
 from typing import ClassVar, Final, NamedTuple
 
 import jax
@@ -25,7 +26,7 @@ from imagefleet.worker.engine.families.z_image.transformer_config import (
 )
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear, normalize
-from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles, rotate_pairs
+from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles, place_heads
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
 from imagefleet.worker.engine.networks.unset_weights import zeros
 
@@ -73,14 +74,9 @@ class SelfAttention(nnx.Module):
 
     def __call__(self, x: jax.Array, rotation: Rotation, mask: jax.Array | None) -> jax.Array:
         q, k, v = self.to_q(x), self.to_k(x), self.to_v(x)
-        q, k = self._place(q, self.norm_q, rotation), self._place(k, self.norm_k, rotation)
+        place = partial(place_heads, rotation=rotation, heads=self.heads)
+        q, k = place(q, self.norm_q), place(k, self.norm_k)
         return self.to_out(attention(q, k, v, heads=self.heads, mask=mask))
-
-    def _place(self, x: jax.Array, norm: RmsNorm | None, rotation: Rotation) -> jax.Array:
-        """Normalise the heads of queries or keys, and rotate them by their positions."""
-        heads = x.reshape(*x.shape[:2], self.heads, -1)  # [b, n, heads, width of a head]
-        heads = heads if norm is None else norm(heads)
-        return rotate_pairs(heads, rotation).reshape(x.shape)
 
 
 class FeedForward(nnx.Module):
