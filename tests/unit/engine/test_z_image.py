@@ -17,9 +17,11 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.registry import read_configs
+from imagefleet.worker.engine.families.z_image import transformer as z_image_transformer
 from imagefleet.worker.engine.families.z_image.configs import Configs
 from imagefleet.worker.engine.families.z_image.denoiser import ZImageDenoiser
 from imagefleet.worker.engine.families.z_image.transformer import (
+    SHORT_TEXT,
     Block,
     RefinedText,
     Transformer,
@@ -86,15 +88,18 @@ def _texts(oracle: FlowOracle) -> RefinedText:
     return cast(RefinedText, encode(oracle.programs.denoiser, oracle.weights, inputs))
 
 
+@pytest.mark.parametrize("short", [32, SHORT_TEXT])
 def test_the_transformer_computes_the_same_velocity_for_texts_of_other_lengths(
-    oracle: FlowOracle,
+    oracle: FlowOracle, short: int
 ) -> None:
+    """One of the texts has more than 32 tokens, so that steps must read all."""
     text = _texts(oracle)
     lengths = np.asarray(text.padded_length)
-    assert lengths[0, 1] < lengths[1, 1]  # the padding of the texts differs
+    assert lengths[0, 1] <= 32 < lengths[1, 1] <= SHORT_TEXT  # the padding of the texts differs
     prompts = jax.tree.map(lambda each: each[:, 1], text)
     run = jax.jit(lambda *inputs: _transformer(oracle)(*inputs))
-    output = run(np.moveaxis(NOISE, 1, -1), jnp.array(TIMES), prompts)
+    with patch.object(z_image_transformer, "SHORT_TEXT", short):
+        output = run(np.moveaxis(NOISE, 1, -1), jnp.array(TIMES), prompts)
     assert worst(output, np.moveaxis(ANSWERS["output"], 1, -1)) < TOLERANCE_OF_ALL
 
 

@@ -30,6 +30,8 @@ from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles, plac
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
 from imagefleet.worker.engine.networks.unset_weights import zeros
 
+SHORT_TEXT: Final = 128
+"""Steps compute so many tokens of a text if no text of the batch has more with its padding."""
 _WAVES: Final = 256
 _TIME_INNER_WIDTH: Final = 1024
 _HEAD_EPSILON: Final = 1e-5
@@ -201,27 +203,38 @@ class Transformer(nnx.Module):
             times: float32 `[b]`: 0 is noise, 1 the image.
             text: From `refine_text`, `[b, …]`.
         """
-        batch, height, width, _ = latents.shape
-        rows, columns = height // PATCH, width // PATCH
+        rows, columns = (side // PATCH for side in latents.shape[1:3])
         time = self.t_embedder(times * self.config.t_scale, latents.dtype)
         image, rotation = self._embed(latents), self._image_rotation(rows, columns, text)
         for block in self.noise_refiner:
             image = block(image, rotation, None, time)
-        joined = jnp.concatenate([image, text.tokens], axis=1)
-        text_count = text.tokens.shape[1]
-        text_rotation = self._text_rotation(text_count)
+        join = partial(self._join, image, rotation, time)
+        image = jax.lax.cond(
+            jnp.all(text.padded_length <= SHORT_TEXT),
+            lambda: join(text._replace(tokens=text.tokens[:, :SHORT_TEXT])),
+            lambda: join(text),
+        )
+        patches = self.final_layer(image[:, : rows * columns], time)
+        return _join_patches(patches, rows, columns)
+
+    def _join(
+        self, image: jax.Array, rotation: Rotation, time: jax.Array, text: RefinedText
+    ) -> jax.Array:
+        """Let image and text attend to each other, and return the image's tokens."""
+        batch, image_count, _ = image.shape
+        joined, text_count = jnp.concatenate([image, text.tokens], axis=1), text.tokens.shape[1]
+        of_texts = self._text_rotation(text_count)
         rotation = Rotation(
             *(
                 jnp.concatenate([of_image, _for_rows(of_text, batch)], axis=1)
-                for of_image, of_text in zip(rotation, text_rotation, strict=True)
+                for of_image, of_text in zip(rotation, of_texts, strict=True)
             )
         )
         is_text = jnp.arange(text_count) < text.padded_length[:, None]
-        mask = jnp.concatenate([jnp.ones(image.shape[:2], bool), is_text], axis=1)
+        mask = jnp.concatenate([jnp.ones((batch, image_count), bool), is_text], axis=1)
         for block in self.layers:
             joined = block(joined, rotation, mask, time)
-        patches = self.final_layer(joined[:, : rows * columns], time)
-        return _join_patches(patches, rows, columns)
+        return joined[:, :image_count]
 
     def _embed(self, latents: jax.Array) -> jax.Array:
         """Return the tokens of an image with its learned padding, `[b, n, d]`."""
