@@ -125,7 +125,7 @@ def test_a_producer_may_reach_the_store_by_an_address_of_its_own(
         Client(
             settings["IMAGEFLEET_REDIS_URL"], namespace=settings["IMAGEFLEET_NAMESPACE"]
         ) as client,
-        pytest.raises(ConfigurationError, match="does not have; mount it"),
+        pytest.raises(ConfigurationError, match="this host lacks; mount it"),
     ):
         client.submit("a", image=_png())
     with Client(

@@ -205,7 +205,9 @@ def _sha1(job: Job) -> str:
 def test_celery_itself_ends_a_message_with_a_workflow(part: str, claims: Claims) -> None:
     """It sends the rest of the workflow after the result, and must not lose it if it dies then."""
     parts = dict.fromkeys(["callbacks", "chain", "chord", "group"])
-    plain = SimpleNamespace(request=SimpleNamespace(**parts, ignore_result=False, id="j"))
+    plain = SimpleNamespace(
+        request=SimpleNamespace(**parts, ignore_result=False, id="j"), backend=None
+    )
     assert message_end(plain, claims, "1.0") is not None
     task = SimpleNamespace(request=SimpleNamespace(**{**parts, part: ["x"]}, ignore_result=False))
     assert message_end(task, claims, "1.0") is None

@@ -9,7 +9,8 @@ import pytest
 from tests.support.processes import ROOT
 
 _OF_OTHER_ENVIRONMENTS = tuple(
-    f"benchmarks.race.{name}" for name in ("checkpoint", "pytorch_peer", "tutorial_peer")
+    f"benchmarks.race.{name}"
+    for name in ("checkpoint", "flow_checkpoint", "pytorch_peer", "tutorial_peer")
 )
 """`make race` runs these in environments that have PyTorch, or an older JAX."""
 _WORKER = "benchmarks.traced_worker"
