@@ -103,6 +103,17 @@ def test_the_engine_merges_and_names_what_it_merged(cache_dir: Path) -> None:
     assert digest_with(plain.digest, [other]) != info.digest
 
 
+def test_weights_of_8_bits_have_a_digest_of_their_own() -> None:
+    lora = AppliedLora(name="kohya", digest="sha256:1", scale=0.8)
+    assert digest_with("sha256:0", ()) == "sha256:0"
+    digests = {
+        digest_with("sha256:0", each, int8_weights=int8)
+        for each in ((), (lora,))
+        for int8 in (False, True)
+    }
+    assert len(digests) == 4
+
+
 def test_the_merged_weight_reaches_the_network() -> None:
     files = CheckpointFiles(FOLDER / "older")
     options = lora_options({"peft": 1.0})

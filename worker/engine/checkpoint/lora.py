@@ -108,13 +108,21 @@ def applied_loras(options: Sequence[LoraOption]) -> tuple[AppliedLora, ...]:
 
 
 def digest_with(
-    digest: str, loras: Sequence[AppliedLora], inversions: Sequence[LoadedInversion] = ()
+    digest: str,
+    loras: Sequence[AppliedLora],
+    inversions: Sequence[LoadedInversion] = (),
+    *,
+    int8_weights: bool = False,
 ) -> str:
-    """Return the digest of a checkpoint with these files; its own digest if there are none."""
-    if not loras and not inversions:
+    """Return the digest of a checkpoint with these files, and with weights of 8 bits or not.
+
+    Without any of them it is the checkpoint's own.
+    """
+    if not loras and not inversions and not int8_weights:
         return digest
     parts = [f"{each.digest} {each.scale!r}" for each in loras]
-    lines = "\n".join([digest, *parts, *(f"{each.digest} {each.name}" for each in inversions)])
+    parts += [f"{each.digest} {each.name}" for each in inversions]
+    lines = "\n".join([digest, *parts, *(["int8"] if int8_weights else [])])
     return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
 
 

@@ -71,7 +71,7 @@ def build_engine(
     info = ModelInfo(
         name=identity.name,
         source=identity.source,
-        digest=digest_with(digest, loras, inversions),
+        digest=digest_with(digest, loras, inversions, int8_weights=options.int8_weights),
         model_license=setup.model_license,
         loras=loras,
         textual_inversions=inversions,
