@@ -45,6 +45,11 @@ def test_products_count_two_flops_a_term_and_loops_by_their_trips() -> None:
         rows: jax.Array = jax.lax.map(jax.jit(lambda row: row @ x), jnp.zeros((5, 8)))
         return rows
 
+    def choose(x: jax.Array) -> jax.Array:
+        chosen: jax.Array = jax.lax.cond(x[0, 0] > 0, lambda: x @ x, lambda: x @ x @ x)
+        return chosen
+
+    assert matmul_flops(choose, square) == 2 * (2 * 8 * 8 * 8)  # of the longer branch
     assert matmul_flops(jnp.matmul, square, square) == 2 * 8 * 8 * 8
     assert matmul_flops(convolve, images, kernel) == 2 * (2 * 8 * 8 * 4) * (3 * 3 * 3)
     assert matmul_flops(five_times, square) == 5 * 2 * 8 * 8

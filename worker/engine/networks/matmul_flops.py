@@ -73,6 +73,8 @@ def _count(jaxpr: Jaxpr) -> int:
 def _equation_flops(equation: Any) -> int:
     name, parameters = equation.primitive.name, equation.params
     if name not in ("dot_general", "conv_general_dilated"):
+        if name == "cond":  # one branch runs, and the largest is counted
+            return max(map(_count, _inner(parameters["branches"])))
         trips: int = parameters["length"] if name == "scan" else 1
         return trips * sum(map(_count, _inner(parameters.values())))
     left, right = (operand.aval.shape for operand in equation.invars)
