@@ -176,15 +176,16 @@ def test_defaults_are_those_of_the_pipeline_or_of_the_page_of_schnell(tmp_path: 
     assert found == [(28, 3.5, (512, 77)), (4, 1.0, (256, 77))]
 
 
+@pytest.mark.parametrize(
+    "scheduler",
+    ["UniPCMultistepScheduler", "DPMSolverMultistepScheduler", "FlowMatchEulerDiscreteScheduler"],
+)
 def test_schedulers_that_diffusers_runs_with_other_noise_levels_are_not_offered(
-    tmp_path: Path,
+    tmp_path: Path, scheduler: str
 ) -> None:
     """The pipeline gives no noise levels to the schedulers of files with `use_flow_sigmas`."""
-    solver = {"use_flow_sigmas": True, "prediction_type": "flow_prediction", "flow_shift": 3.0}
-    write_configs(tmp_path, Variant(scheduler=solver))
-    FLUX1.change_config(
-        tmp_path, "model_index.json", {"scheduler": ["diffusers", "UniPCMultistepScheduler"]}
-    )
+    write_configs(tmp_path, Variant())
+    FLUX1.change_config(tmp_path, "model_index.json", {"scheduler": ["diffusers", scheduler]})
     (tmp_path / "scheduler" / "scheduler_config.json").write_text(
         '{"use_flow_sigmas": true, "prediction_type": "flow_prediction", "flow_shift": 3.0}'
     )
