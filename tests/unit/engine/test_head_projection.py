@@ -69,6 +69,8 @@ def test_v5e_uses_the_kernel_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> Non
     device = SimpleNamespace(device_kind="TPU v5 lite")
     monkeypatch.setattr(head_projection, "target_device", lambda: device)
     assert projects_by_kernel(x)
+    assert projects_by_kernel(x, 128)
+    assert not projects_by_kernel(x, 129)
     assert not projects_by_kernel(jnp.zeros((2, 1024, 640), jnp.bfloat16))
     assert not projects_by_kernel(x.astype(jnp.float32))
     with jax.set_mesh(Placement.of(2, 2).mesh):

@@ -112,7 +112,7 @@ def test_a_layer_with_packed_heads_is_the_same_layer(
     masked = text._replace(mask=jnp.arange(77) < jnp.array([[77], [3]]))
     expected_of_mask = layer(x, norm, masked)
     monkeypatch.setattr(transformer, "find_packing", lambda x, keys, heads: packing)
-    monkeypatch.setattr(transformer, "projects_by_kernel", lambda x: by_kernel)
+    monkeypatch.setattr(transformer, "projects_by_kernel", lambda x, lora_columns: by_kernel)
     with pltpu.force_tpu_interpret_mode():
         result, of_text = layer.attend_to_itself(x, norm), layer(x, norm, text)
     np.testing.assert_allclose(result, expected, atol=5e-6)

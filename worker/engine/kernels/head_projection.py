@@ -23,11 +23,19 @@ _DEVICES: Final = ("TPU v5 lite", "TPU v5e")
 """Other kinds of devices were not asked."""
 _MAX_CHANNELS: Final = 320
 """Wider layers were not asked. Their weights would need more of the core's memory."""
+_MAX_LORA_COLUMNS: Final = 128
+"""More were not asked. They would need more of the core's memory, too."""
 
 
-def projects_by_kernel(x: jax.Array) -> bool:
-    """Return whether the device of the program being traced uses the kernel for such pixels."""
-    is_asked = target_device().device_kind in _DEVICES and x.shape[-1] <= _MAX_CHANNELS
+def projects_by_kernel(x: jax.Array, lora_columns: int = 0) -> bool:
+    """Return whether the device of the program being traced uses the kernel for such pixels.
+
+    Args:
+        x: The pixels.
+        lora_columns: The largest sum of the ranks of all LoRA beside one projection.
+    """
+    is_narrow = x.shape[-1] <= _MAX_CHANNELS and lora_columns <= _MAX_LORA_COLUMNS
+    is_asked = target_device().device_kind in _DEVICES and is_narrow
     return is_asked and x.dtype == jnp.bfloat16 and devices_per_copy() == 1
 
 

@@ -123,10 +123,11 @@ def _project(
     x: jax.Array, norm: LayerNorm, projections: Sequence[_Projection]
 ) -> Sequence[jax.Array]:
     """Normalise `x [b, n, c]` and project it."""
-    if not projects_by_kernel(x):
+    loras = [split_layer(each.layer)[1] for each in projections]
+    columns = max(0 if lora is None else lora.factors.down.shape[-1] for lora in loras)
+    if not projects_by_kernel(x, columns):
         normalized = norm(x)
         return [_project_by_xla(normalized, each) for each in projections]
-    loras = [split_layer(each.layer)[1] for each in projections]
     scales = [None if lora is None else lora.scales_of(len(x)) for lora in loras]
     by_kernel = [each.by_kernel() for each in projections]
     vectors = (norm.scale[...], norm.bias[...])
