@@ -63,7 +63,10 @@ def test_an_accelerator_does_not_help_a_host_with_too_little_memory(
     placement: Any = SimpleNamespace(platform="tpu", mesh=mesh)
     monkeypatch.setattr(memory_check, "host_memory", lambda: 2**30)
     require_memory(MemoryNeed(weights=90, workspace=10, host=2**30), placement)
-    with pytest.raises(TooLittleMemory, match=r"2\.0 GiB and the host has 1\.0 GiB free"):
+    with pytest.raises(
+        TooLittleMemory,
+        match=r"2\.0 GiB and the host has 1\.0 GiB free; try IMAGEFLEET_HOST_TEXT_ENC",
+    ):
         require_memory(MemoryNeed(weights=90, workspace=10, host=2**31), placement)
 
 

@@ -26,6 +26,10 @@ _ADVICE: Final = (
     "a smaller IMAGEFLEET_PER_DEVICE_BATCH, smaller IMAGEFLEET_SHAPES, IMAGEFLEET_DTYPE=bfloat16, "
     "or more devices a copy, as in IMAGEFLEET_MESH=data=4,model=2"
 )
+_HOST_ADVICE: Final = (
+    "IMAGEFLEET_HOST_TEXT_ENCODER=false, a smaller IMAGEFLEET_TEXT_CACHE_BYTES, "
+    "or IMAGEFLEET_INT8_WEIGHTS=true"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +110,11 @@ def require_memory(need: MemoryNeed, placement: Placement) -> None:
         limit = stats.get("bytes_limit")
         free = None if limit is None else limit - stats.get("bytes_in_use", 0)
         check_available(need.total, free, device.device_kind)
-        check_available(need.host, host_memory(), "host")
+        check_available(need.host, host_memory(), "host", _HOST_ADVICE)
 
 
-def check_available(needed: int, available: int | None, where: str) -> None:
-    """Compare bytes; `available` is None if unknown.
+def check_available(needed: int, available: int | None, where: str, advice: str = _ADVICE) -> None:
+    """Compare bytes; `available` is None if unknown. An error gives this advice.
 
     Raises:
         TooLittleMemory: more bytes are needed than are available.
@@ -118,7 +122,7 @@ def check_available(needed: int, available: int | None, where: str) -> None:
     if available is not None and needed > available:
         raise TooLittleMemory(
             f"the model needs about {needed / _GIB:.1f} GiB and the {where} has "
-            f"{available / _GIB:.1f} GiB free; try {_ADVICE}"
+            f"{available / _GIB:.1f} GiB free; try {advice}"
         )
 
 
