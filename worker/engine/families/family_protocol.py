@@ -78,7 +78,8 @@ class FamilyModel(Protocol):
     @property
     def text_networks(self) -> tuple[str, ...]:
         """Return the networks that `TextEncoding` runs, and no other program. Texts are then kept,
-        and the host may encode them."""
+        and the host may encode them. The weights of such a network are the first of
+        `Weights.text`."""
 
     @property
     def weighs_prompts(self) -> bool:

@@ -65,7 +65,10 @@ def build_engine(
         with executable_cache.start_log.stage("compiling the text encoder for the host"):
             length, *_ = setup.tokenizer.lengths
             on_host = HostTextEncoder(encoding, weights, length, Placement.on_host())
-        weights, texts = weights.without_kept_text(), TextCache(options.text_cache_bytes, on_host)
+        weights, texts = (
+            weights.without_text_encoder(),
+            TextCache(options.text_cache_bytes, on_host),
+        )
     max_steps = setup.limit_steps(max_num_inference_steps)
     loras, inversions = applied_loras(options.loras), model.inversions
     info = ModelInfo(

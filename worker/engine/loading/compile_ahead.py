@@ -87,7 +87,7 @@ class AbstractModel:
         _add_factors(options.job_loras, source.lora_names, networks, parameters, placement, dtype)
         programs, weights = source.assemble(networks, parameters, dtype)
         if options.host_text_encoder:
-            weights = weights.without_kept_text()
+            weights = weights.without_text_encoder()
         slots = placement.data * per_device_batch
         batch = EmptyBatch.of(
             programs,

@@ -71,6 +71,14 @@ def t5_bytes(config: T5Config, tokens: int, workload: Workload) -> int:
     return tokens * maps * workload.dtype.itemsize + 3 * 4 * config.num_heads * tokens**2
 
 
+def batch_bytes(decoder: int, step: int, texts: int, workload: Workload) -> int:
+    """Return the bytes of a batch, or of a stream, by those of its programs.
+
+    A stream decodes beside its next steps. Otherwise the programs run one after another.
+    """
+    return decoder + max(step, texts) if workload.streams else max(decoder, step, texts)
+
+
 def _score_bytes(sizes: BlockSizes, tokens: int, workload: Workload) -> int:
     """Return the bytes of the scores of a sequence that are stored at once."""
     layer = AttentionSpec(

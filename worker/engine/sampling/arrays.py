@@ -23,8 +23,8 @@ class Weights(NamedTuple):
     vae: Params
     safety: Params | None
 
-    def without_kept_text(self) -> "Weights":
-        """Return the weights of the programs other than `TextEncoding`."""
+    def without_text_encoder(self) -> "Weights":
+        """Return the weights with nothing in the place of the first text encoder."""
         return self._replace(text=({}, *self.text[1:]))
 
 

@@ -159,7 +159,7 @@ class FlowSchedule:
         mu = tokens * slope + (self.base_shift - slope * self.base_image_seq_len)
         return replace(self, image_shift=LinearShift(mu))
 
-    def without_levels_of_pipelines(self) -> Self:
+    def refusing_pipeline_levels(self) -> Self:
         """Return the schedule for a pipeline that gives no noise levels if the file has
         `use_flow_sigmas`, whatever its class.
 

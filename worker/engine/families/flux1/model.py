@@ -93,7 +93,7 @@ class Flux1:
 
     def noise_schedule(self, shape: Shape) -> FlowSchedule:
         """Return the schedule, which may be shifted further for larger images."""
-        noise = self.configs.noise.without_levels_of_pipelines()
+        noise = self.configs.noise.refusing_pipeline_levels()
         return noise.shifted_for(self.configs.image_tokens(shape))
 
     def load_tokenizer(self, files: CheckpointFiles) -> PromptTokenizer:

@@ -24,7 +24,7 @@ from imagefleet.worker.engine.families.flux1.transformer_config import (
     TransformerConfig,
 )
 from imagefleet.worker.engine.networks.blocks import linear
-from imagefleet.worker.engine.networks.latent_packing import PATCH, pack, unpack
+from imagefleet.worker.engine.networks.latent_packing import pack, unpack
 from imagefleet.worker.engine.networks.modulation import FinalNorm
 from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
@@ -144,8 +144,3 @@ def rotation_of(config: TransformerConfig, tokens: int, rows: int, columns: int)
     places = np.zeros((tokens + rows * columns, 3), np.int64)
     places[tokens:, 1:] = np.indices((rows, columns)).reshape(2, -1).T
     return Rotation.of_angles(axis_angles(places, config.axes_dims_rope, ROPE_THETA))
-
-
-def token_count(height: int, width: int) -> int:
-    """Return the tokens of latents of this size."""
-    return height * width // PATCH**2

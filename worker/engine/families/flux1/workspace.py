@@ -8,6 +8,7 @@ from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.flux1.configs import Configs
 from imagefleet.worker.engine.networks.transformer_memory import (
     BlockSizes,
+    batch_bytes,
     sequence_bytes,
     t5_bytes,
 )
@@ -35,4 +36,4 @@ def workspace_bytes(configs: Configs, shape: Shape, workload: Workload) -> int:
     tokens = configs.image_tokens(shape) + length
     step = rows * (states + sequence_bytes(sizes, tokens, workload))
     texts = t5_bytes(configs.t5, length, workload)
-    return decoder + max(step, texts) if workload.streams else max(decoder, step, texts)
+    return batch_bytes(decoder, step, texts, workload)

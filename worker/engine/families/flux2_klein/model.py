@@ -91,7 +91,7 @@ class Flux2Klein:
     def noise_schedule(self, shape: Shape) -> FlowSchedule:
         """Return the schedule, which may be shifted by the tokens of an image and the steps."""
         noise, shift = self.configs.noise, EmpiricalShift(self.configs.image_tokens(shape))
-        return replace(noise.without_levels_of_pipelines(), image_shift=shift)
+        return replace(noise.refusing_pipeline_levels(), image_shift=shift)
 
     def load_tokenizer(self, files: CheckpointFiles) -> PromptTokenizer:
         tokenizer = QwenTokenizer(files, TOKENIZER, length=TEXT_LENGTH, thinks=False)

@@ -10,7 +10,11 @@ from imagefleet.worker.engine.families.flux2_klein.configs import (
     TEXT_LENGTH,
     Configs,
 )
-from imagefleet.worker.engine.networks.transformer_memory import BlockSizes, sequence_bytes
+from imagefleet.worker.engine.networks.transformer_memory import (
+    BlockSizes,
+    batch_bytes,
+    sequence_bytes,
+)
 from imagefleet.worker.engine.networks.vae_memory import decoder_bytes
 from imagefleet.worker.engine.placement.memory_check import Workload
 
@@ -37,4 +41,4 @@ def workspace_bytes(configs: Configs, shape: Shape, workload: Workload) -> int:
     states = TEXT_LENGTH * transformer.joint_attention_dim * workload.dtype.itemsize
     step = rows * (states + sequence_bytes(sizes, tokens, workload))
     texts = sequence_bytes(BlockSizes.of_text(configs.text_encoder), TEXT_LENGTH, workload)
-    return decoder + max(step, texts) if workload.streams else max(decoder, step, texts)
+    return batch_bytes(decoder, step, texts, workload)

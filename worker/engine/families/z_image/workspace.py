@@ -7,7 +7,11 @@ it also serves hosts that are not here.
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.z_image.configs import GUIDED_ROWS, TEXT_LENGTH, Configs
 from imagefleet.worker.engine.families.z_image.transformer_config import TOKENS_MULTIPLE
-from imagefleet.worker.engine.networks.transformer_memory import BlockSizes, sequence_bytes
+from imagefleet.worker.engine.networks.transformer_memory import (
+    BlockSizes,
+    batch_bytes,
+    sequence_bytes,
+)
 from imagefleet.worker.engine.networks.vae_memory import decoder_bytes
 from imagefleet.worker.engine.placement.memory_check import Workload
 
@@ -32,4 +36,4 @@ def workspace_bytes(configs: Configs, shape: Shape, workload: Workload) -> int:
     states = TEXT_LENGTH * configs.text_encoder.hidden_size * workload.dtype.itemsize
     step = rows * (states + sequence_bytes(sizes, tokens, workload))
     texts = sequence_bytes(BlockSizes.of_text(configs.text_encoder), TEXT_LENGTH, workload)
-    return decoder + max(step, texts) if workload.streams else max(decoder, step, texts)
+    return batch_bytes(decoder, step, texts, workload)
