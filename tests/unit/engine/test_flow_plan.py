@@ -30,8 +30,8 @@ _CASES: Final[Mapping[str, tuple[dict[str, Any], dict[str, Any]]]] = {
 @pytest.mark.parametrize(
     ("model", "host", "devices_a_copy", "gigabytes"),
     [
-        ("flux2_klein_4b", "v5e-8", 1, 14.2),
-        ("flux2_klein_4b", "v6e-8", 1, 14.2),
+        ("flux2_klein_4b", "v5e-8", 1, 14.1),
+        ("flux2_klein_4b", "v6e-8", 1, 14.1),
         ("flux2_klein_9b", "v5e-8", 4, 30.0),
         ("flux2_klein_9b", "v6e-8", 1, 30.0),
         ("z_image", "v5e-8", 2, 20.3),
