@@ -109,8 +109,7 @@ class Connection:
             ConfigurationError: the fleet in this cluster was made with another number of lanes.
         """
         if not self._lanes_compared:
-            check_number(self.lanes, self._url, self.settings.namespace)
-            self._lanes_compared = True
+            self._lanes_compared = check_number(self.lanes, self._url, self.settings.namespace)
         with translate_errors(self._url):
             yield
 

@@ -28,10 +28,10 @@ def check_cluster(lanes: "Lanes", url: str, namespace: str) -> list[str]:
     """
     import redis
 
-    with translate_errors(url):
-        first = lanes.first
-        first.client.set(first.namespace + _NUMBER, len(lanes), nx=True)
-    check_number(lanes, url, namespace)
+    if not check_number(lanes, url, namespace):
+        with translate_errors(url):
+            lanes.first.client.set(lanes.first.namespace + _NUMBER, len(lanes), nx=True)
+        check_number(lanes, url, namespace)  # another worker may have stored its own first
     warnings = []
     for lane in lanes:
         try:
@@ -44,8 +44,9 @@ def check_cluster(lanes: "Lanes", url: str, namespace: str) -> list[str]:
     return warnings
 
 
-def check_number(lanes: "Lanes", url: str, namespace: str) -> None:
-    """Compare the number of lanes with that of the fleet. A fleet without a worker has none yet.
+def check_number(lanes: "Lanes", url: str, namespace: str) -> bool:
+    """Compare the number of lanes with that of the fleet, and return whether it has one. A fleet
+    that never had a worker has none yet.
 
     Raises:
         ConfigurationError: it is another one.
@@ -58,3 +59,4 @@ def check_number(lanes: "Lanes", url: str, namespace: str) -> None:
             f"IMAGEFLEET_LANES={len(lanes)}, and the fleet {namespace} was made with {stored} "
             f"lanes; set it to {stored}"
         )
+    return stored is not None
