@@ -128,6 +128,7 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
                 "test_images_are_those_of_the_rounded_weights_and_near_those_of_diffusers",
                 "test_jobs_add_their_lora_to_weights_that_devices_split",
             ],
+            in_ci=False,
         ),
         Long(
             "the same of one family stays",
@@ -250,6 +251,7 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
                 "test_in_bfloat16_no_part_of_a_block_is_widened",
                 "test_whole_images_are_those_of_diffusers",
             ],
+            in_ci=False,
         ),
         Long(
             "one of the blocks stays",
