@@ -112,6 +112,7 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
         Long(
             "test_its_states_are_those_of_the_devices",
             ["test_images_of_streams_and_of_whole_batches_are_those_of_diffusers"],
+            in_ci=False,
         ),
     ],
     "unit/engine/test_init_images.py": [
@@ -266,6 +267,7 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
                 "test_images_of_a_whole_batch_are_those_of_diffusers",
                 "test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers",
             ],
+            in_ci=False,
         ),
     ],
     "unit/engine/test_flux2_klein.py": [
