@@ -10,6 +10,8 @@ import copy
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -32,9 +34,7 @@ def export_checkpoint(
     unet: UNet2DConditionModel,
 ) -> None:
     """Replace the checkpoint in `folder`, and keep the other files there."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        fresh = Path(scratch)
+    with fresh_checkpoint(folder, DEFAULTS) as fresh:
         write_tokenizer(fresh / "tokenizer", vocabulary())
         pipeline = StableDiffusionPipeline(
             vae=autoencoder,
@@ -51,10 +51,20 @@ def export_checkpoint(
         pipeline.save_pretrained(fresh, safe_serialization=True)
         # save_pretrained keeps only the fast tokenizer's file. Readers of CLIP's files need both.
         write_tokenizer(fresh / "tokenizer", vocabulary())
+
+
+@contextmanager
+def fresh_checkpoint(folder: Path, defaults: Mapping[str, float]) -> Iterator[Path]:
+    """Yield a folder for the files of a checkpoint, which then replace those of the same names in
+    `folder`. `defaults` are what a worker uses if a job does not say."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        fresh = Path(scratch)
+        yield fresh
         (fresh / "imagefleet.json").write_text(
-            json.dumps(DEFAULTS, indent=2) + "\n", encoding="utf-8"
+            json.dumps(defaults, indent=2) + "\n", encoding="utf-8"
         )
-        replace_parts(fresh, folder)
+        _replace_parts(fresh, folder)
 
 
 def halved(module: torch.nn.Module) -> torch.nn.Module:
@@ -62,7 +72,7 @@ def halved(module: torch.nn.Module) -> torch.nn.Module:
     return copy.deepcopy(module).to("cpu", torch.float16)
 
 
-def replace_parts(fresh: Path, folder: Path) -> None:
+def _replace_parts(fresh: Path, folder: Path) -> None:
     """Move the files of `fresh` into `folder` in place of those of the same names."""
     folder.mkdir(exist_ok=True)
     for part in sorted(fresh.iterdir()):

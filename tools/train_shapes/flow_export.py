@@ -6,15 +6,13 @@ beside the weights is written by hand.
 
 from __future__ import annotations
 
-import json
-import tempfile
 from pathlib import Path
 
 from diffusers import AutoencoderKL, ZImagePipeline, ZImageTransformer2DModel
 from transformers import Qwen2Tokenizer, Qwen3Model
 
 from tools.train_shapes.captions import vocabulary
-from tools.train_shapes.export import halved, replace_parts
+from tools.train_shapes.export import fresh_checkpoint, halved
 from tools.train_shapes.flow_networks import build_flow_scheduler
 from tools.train_shapes.qwen_tokenizer import write_qwen_tokenizer
 from tools.train_shapes.scenes import SIDE
@@ -31,9 +29,7 @@ def export_flow_checkpoint(
     transformer: ZImageTransformer2DModel,
 ) -> None:
     """Replace the checkpoint in `folder`, and keep the other files there."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        fresh = Path(scratch)
+    with fresh_checkpoint(folder, DEFAULTS) as fresh:
         write_qwen_tokenizer(fresh / "tokenizer", vocabulary())
         pipeline = ZImagePipeline(
             vae=halved(autoencoder),
@@ -45,7 +41,3 @@ def export_flow_checkpoint(
         # The pipeline adds the shift to latents, and fails at none.
         pipeline.vae.register_to_config(shift_factor=0.0)
         pipeline.save_pretrained(fresh, safe_serialization=True)
-        (fresh / "imagefleet.json").write_text(
-            json.dumps(DEFAULTS, indent=2) + "\n", encoding="utf-8"
-        )
-        replace_parts(fresh, folder)

@@ -7,11 +7,9 @@ byte in the worst case.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-from tools.parity.flow.qwen_tokenizer import CHAT_TEMPLATE, END, START, STOP, byte_letters
+from tools.parity.flow.qwen_tokenizer import END, START, STOP, byte_letters, write_qwen_files
 from tools.train_shapes.tokenizer import merge_pieces
 
 SPECIAL = (END, START, STOP)
@@ -28,38 +26,7 @@ def write_qwen_tokenizer(folder: Path, words: list[str]) -> None:
     merges = merge_pieces({word: list(word) for word in (*spelled, *ROLES)})
     tokens = dict.fromkeys([*letters.values(), *("".join(merge) for merge in merges)])
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    added: list[dict[str, Any]] = [
-        {
-            "id": len(vocabulary) + index,
-            "content": text,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for index, text in enumerate(SPECIAL)
-    ]
-    model = {"type": "BPE", "vocab": vocabulary, "merges": merges, "unk_token": None}
-    file = {"version": "1.0", "added_tokens": added, "model": model, "post_processor": None}
-    file |= {"truncation": None, "padding": None, "normalizer": None, "pre_tokenizer": None}
-    config = {
-        "tokenizer_class": "Qwen2Tokenizer",
-        "model_max_length": LENGTH,
-        "add_prefix_space": False,
-        "added_tokens_decoder": {
-            str(token["id"]): {name: value for name, value in token.items() if name != "id"}
-            for token in added
-        },
-        "bos_token": None,
-        "eos_token": STOP,
-        "pad_token": END,
-        "unk_token": None,
-        "chat_template": CHAT_TEMPLATE,
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in (("tokenizer.json", file), ("tokenizer_config.json", config)):
-        (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    write_qwen_files(folder, vocabulary, merges, dict.fromkeys(SPECIAL, True), LENGTH)
 
 
 def as_chat(prompt: str) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from tools.parity.flow.qwen_tokenizer import write_tokenizer
@@ -46,3 +48,19 @@ def write_weights(folder: Path, network: str, shapes: Shapes) -> None:
 def _write(path: Path, content: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def levels(count: int) -> dict[str, Any]:
+    """Return the fields of an autoencoder's config with so many levels."""
+    return {
+        "block_out_channels": [8] * count,
+        "down_block_types": ["DownEncoderBlock2D"] * count,
+        "up_block_types": ["UpDecoderBlock2D"] * count,
+    }
+
+
+def noise_of(vae: Json, height: int, width: int) -> NDArray[np.float32]:
+    """Return the noise at the start of an image, `[1, c, h, w]`, for an AutoencoderKL's config."""
+    pixels = 2 ** (len(vae["block_out_channels"]) - 1)
+    size = (1, vae["latent_channels"], height // pixels, width // pixels)
+    return np.random.RandomState(8).standard_normal(size).astype(np.float32)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.parity.flow import qwen_case
-from tools.parity.flow.checkpoint import write_files
+from tools.parity.flow.checkpoint import levels, write_files
 
 INDEX: Final[dict[str, Any]] = {
     "_class_name": "Flux2KleinPipeline",
@@ -128,14 +128,6 @@ class Variant:
         return np.random.RandomState(8).standard_normal(size).astype(np.float32)
 
 
-def _levels(count: int) -> dict[str, Any]:
-    return {
-        "block_out_channels": [8] * count,
-        "down_block_types": ["DownEncoderBlock2D"] * count,
-        "up_block_types": ["UpDecoderBlock2D"] * count,
-    }
-
-
 VARIANTS: Final[Mapping[str, Variant]] = {
     "distilled": Variant(index={"is_distilled": True}, steps=4, guidance=4.0),
     "many heads, few layers": Variant(
@@ -172,7 +164,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     ),
     "another autoencoder": Variant(
         vae={
-            **_levels(4),
+            **levels(4),
             "decoder_block_out_channels": [8, 4, 8, 12],
             "layers_per_block": 2,
             "batch_norm_eps": 1e-2,

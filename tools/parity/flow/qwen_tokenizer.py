@@ -5,7 +5,7 @@ Both sides of the comparisons write the same files. This module needs neither to
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,25 +61,44 @@ def vocabulary_and_merges() -> tuple[dict[str, int], list[list[str]]]:
 def write_tokenizer(folder: Path) -> int:
     """Write the files of the tokenizer, and return the size of its vocabulary."""
     vocabulary, merges = vocabulary_and_merges()
-    first = len(vocabulary)
+    texts = {text: text in SPECIAL for text in (*SPECIAL, *NOT_SPECIAL)}
+    write_qwen_files(folder, vocabulary, merges, texts, 131072)
+    return len(vocabulary) + len(texts)
+
+
+def write_qwen_files(
+    folder: Path,
+    vocabulary: dict[str, int],
+    merges: Sequence[Sequence[str]],
+    texts: dict[str, bool],
+    length: int,
+) -> None:
+    """Write `tokenizer.json` and `tokenizer_config.json` as transformers does.
+
+    Args:
+        vocabulary: Ids by tokens.
+        merges: Pairs of tokens, the first ones first.
+        texts: Tokens that are added to the vocabulary, and whether they are special.
+        length: The most tokens of a text.
+    """
     added: list[dict[str, Any]] = [
         {
-            "id": first + index,
+            "id": len(vocabulary) + index,
             "content": text,
             "single_word": False,
             "lstrip": False,
             "rstrip": False,
             "normalized": False,
-            "special": text in SPECIAL,
+            "special": special,
         }
-        for index, text in enumerate((*SPECIAL, *NOT_SPECIAL))
+        for index, (text, special) in enumerate(texts.items())
     ]
     model = {"type": "BPE", "vocab": vocabulary, "merges": merges, "unk_token": None}
     file = {"version": "1.0", "added_tokens": added, "model": model, "post_processor": None}
     file |= {"truncation": None, "padding": None, "normalizer": None, "pre_tokenizer": None}
     config = {
         "tokenizer_class": "Qwen2Tokenizer",
-        "model_max_length": 131072,
+        "model_max_length": length,
         "add_prefix_space": False,
         "added_tokens_decoder": {
             str(token["id"]): {name: value for name, value in token.items() if name != "id"}
@@ -94,7 +113,6 @@ def write_tokenizer(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in (("tokenizer.json", file), ("tokenizer_config.json", config)):
         (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    return first + len(added)
 
 
 _RANGES: Final = (

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.parity.flow import qwen_case
-from tools.parity.flow.checkpoint import write_files
+from tools.parity.flow.checkpoint import levels, noise_of, write_files
 
 INDEX: Final[dict[str, Any]] = {
     "_class_name": "ZImagePipeline",
@@ -118,18 +118,7 @@ class Variant:
     @property
     def noise(self) -> NDArray[np.float32]:
         """Return the noise at the start of the image, `[1, c, h, w]`."""
-        vae = self.configs["vae"]
-        pixels = 2 ** (len(vae["block_out_channels"]) - 1)
-        size = (1, vae["latent_channels"], self.height // pixels, self.width // pixels)
-        return np.random.RandomState(8).standard_normal(size).astype(np.float32)
-
-
-def _levels(count: int) -> dict[str, Any]:
-    return {
-        "block_out_channels": [8] * count,
-        "down_block_types": ["DownEncoderBlock2D"] * count,
-        "up_block_types": ["UpDecoderBlock2D"] * count,
-    }
+        return noise_of(self.configs["vae"], self.height, self.width)
 
 
 VARIANTS: Final[Mapping[str, Variant]] = {
@@ -161,7 +150,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     ),
     "another autoencoder": Variant(
         vae={
-            **_levels(4),
+            **levels(4),
             "layers_per_block": 2,
             "use_quant_conv": True,
             "use_post_quant_conv": True,

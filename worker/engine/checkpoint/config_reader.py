@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 Json = Mapping[str, Any]
 SILU_NAMES: Final = ("silu", "swish")
 """diffusers calls SiLU by these names (Elfwing et al. 2017; Ramachandran et al. 2017)."""
+_COUNTS: Final = {3: "three", 4: "four"}
 _MISSING: Final = object()
 
 
@@ -108,6 +109,20 @@ class ConfigReader:
             self.add_error(f"{name}={values!r} is not a list of whole numbers")
             return (1,)
         return tuple(self.checked_count(name, value) for value in values)
+
+    def rotated_axes(
+        self, name: str, default: tuple[int, ...], total: tuple[str, int]
+    ) -> tuple[int, ...]:
+        """Return as many even numbers as in `default`, whose sum is a number with a name: the
+        numbers of a head that are rotated by each number of a token's position."""
+        axes, count, (of, size) = self.counts(name, default), len(default), total
+        if len(axes) != count or sum(axes) != size or any(axis % 2 for axis in axes):
+            self.add_error(
+                f"{name}={list(axes)} must be {_COUNTS[count]} even numbers whose sum is "
+                f"{of}={size}"
+            )
+            return (2,) * count
+        return axes
 
     def per_level(
         self, name: str, default: object, levels: int, *, minimum: int = 1

@@ -1,4 +1,4 @@
-"""Check the parts of a checkpoint that `model_index.json` lists.
+"""Check the parts of a checkpoint that `model_index.json` lists, and their configs.
 
 Input: the parsed JSON, and what a family reads. Output: the class of a part, or an error. This
 module knows no family's names.
@@ -39,6 +39,20 @@ def require_part(
             f"this engine runs {supported} of the library {library!r} in a {pipeline}"
         )
     return str(entry[1])
+
+
+def require_equal(*fields: tuple[str, object, object]) -> None:
+    """Check values of configs against each other: the names of two fields, and their values.
+
+    Raises:
+        CheckpointError: Two values differ.
+    """
+    for names, one, other in fields:
+        if one != other:
+            raise CheckpointError(
+                f"the configs of this checkpoint contradict each other: {names} must be "
+                f"equal but are {one} and {other}; take all parts from one model"
+            )
 
 
 def refuse_files_beside(files: CheckpointFiles, part: str) -> None:

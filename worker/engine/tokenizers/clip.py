@@ -16,7 +16,7 @@ from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.tokenizers.added_tokens import TokenizerKind, read_max_length
 from imagefleet.worker.engine.tokenizers.bpe_files import TokenizerFiles
-from imagefleet.worker.engine.tokenizers.vocabulary import build_tokenizer, require_known_ids
+from imagefleet.worker.engine.tokenizers.vocabulary import build_tokenizer, id_of, require_known_ids
 
 _WORD_PATTERN: Final = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
@@ -60,7 +60,8 @@ class ClipTokenizer:
         """It is the number of tokens per prompt, including start and end."""
         self._tokenizer = build_tokenizer(_build, read, folder)
         self._start, self._end, self._pad = (
-            self._id(read.added.by_role[name]) for name in ("bos_token", "eos_token", "pad_token")
+            id_of(read.added.by_role[name], self._tokenizer, folder)
+            for name in ("bos_token", "eos_token", "pad_token")
         )
         self._added = {
             token.content for token in self._tokenizer.get_added_tokens_decoder().values()
@@ -106,7 +107,7 @@ class ClipTokenizer:
             )
         self._tokenizer.add_tokens(tokens)
         self._added |= set(tokens)
-        return [self._id(each) for each in tokens]
+        return [id_of(each, self._tokenizer, self._folder) for each in tokens]
 
     def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
         """Return the ids, `[len(prompts), length]`."""
@@ -161,12 +162,6 @@ class ClipTokenizer:
 
     def _encode(self, prompt: str) -> Any:
         return self._tokenizer.encode(prompt, add_special_tokens=False)
-
-    def _id(self, token: str) -> int:
-        number: int | None = self._tokenizer.token_to_id(token)
-        if number is None:
-            raise CheckpointError(f"{self._folder}: the vocabulary has no token {token!r}")
-        return number
 
 
 def _build(read: TokenizerFiles) -> Tokenizer:

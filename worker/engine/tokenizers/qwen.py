@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader
 from imagefleet.worker.engine.tokenizers.added_tokens import TokenizerKind
 from imagefleet.worker.engine.tokenizers.bpe_files import TokenizerFiles
 from imagefleet.worker.engine.tokenizers.chat_format import read_chat_format
+from imagefleet.worker.engine.tokenizers.one_sequence import OneSequenceTokenizer
 from imagefleet.worker.engine.tokenizers.vocabulary import build_tokenizer, require_known_ids
 
 _END: Final = "<|endoftext|>"
@@ -34,7 +34,7 @@ _WORD_PATTERN: Final = (
 """It is the pattern of Qwen's tokenizer (Bai et al. 2023)."""
 
 
-class QwenTokenizer:
+class QwenTokenizer(OneSequenceTokenizer):
     """The Qwen tokenizer converts prompts to the ids of one text encoder.
 
     A sequence is the tokens of the chat and padding. Tokens beyond `length` are cut off. A token
@@ -53,13 +53,12 @@ class QwenTokenizer:
         Raises:
             CheckpointError: the files are missing, broken or not those of a Qwen tokenizer.
         """
+        super().__init__(length)
         read = TokenizerFiles.read(files, folder, QWEN)
         config = files.read_optional_json(f"{folder}/tokenizer_config.json") or {}
         _require_no_further_tokens(files, folder, config)
         self._folder = folder
         self._chat = read_chat_format(files, folder, config, thinks=thinks)
-        self.length: Final = length
-        """It is the number of tokens per prompt, with those of the chat."""
         self._tokenizer = build_tokenizer(_build, read, folder)
         pad = self._tokenizer.token_to_id(read.added.by_role["pad_token"])
         if pad is None:
@@ -84,34 +83,10 @@ class QwenTokenizer:
             )
         require_known_ids(self._tokenizer, self._folder, encoder, vocabulary)
 
-    def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
-        """Return the ids, `[len(prompts), length]`. Those of padding are negative."""
-        ids = np.empty((len(prompts), self.length), np.int32)
-        for row, prompt in zip(ids, prompts, strict=True):
-            self._fill(row, self._tokens(prompt))
-        return ids
-
     @property
     def tokens_per_chunk(self) -> int:
         """Return the tokens of a sequence."""
         return self.length
-
-    def weighted_tokens(self, prompt: Sequence[Piece]) -> list[tuple[int, float]]:
-        """Return the ids of all tokens of a chat. Each has the weight 1: Qwen takes no others."""
-        return [(id, 1.0) for id in self._tokens("".join(piece.text for piece in prompt))]
-
-    def fill_chunks(
-        self,
-        tokens: Sequence[tuple[int, float]],
-        ids: NDArray[np.int32],
-        weights: NDArray[np.float32],
-    ) -> None:
-        """Write tokens and their weights into `ids` and `weights`, both `[chunks, length]`.
-
-        A chat has one chunk.
-        """
-        self._fill(ids[0], [id for id, _ in tokens])
-        weights[0] = 1
 
     def _fill(self, row: NDArray[np.int32], tokens: Sequence[int]) -> None:
         kept = tokens[: self.length]

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader
 from imagefleet.worker.engine.tokenizers.added_tokens import AddedTokens, TokenizerKind, readable
-from imagefleet.worker.engine.tokenizers.vocabulary import build_tokenizer, require_known_ids
+from imagefleet.worker.engine.tokenizers.one_sequence import OneSequenceTokenizer
+from imagefleet.worker.engine.tokenizers.vocabulary import build_tokenizer, id_of, require_known_ids
 
 _DEFAULT_TOKENS: Final = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 """They are T5Tokenizer's default tokens."""
@@ -89,7 +89,7 @@ def _further_tokens(config: Mapping[str, Any], file: str) -> list[AddedToken]:
     return [AddedToken(f"<extra_id_{number}>", special=True) for number in range(count)]
 
 
-class T5Tokenizer:
+class T5Tokenizer(OneSequenceTokenizer):
     """The T5 tokenizer converts prompts to the ids of one text encoder.
 
     A sequence is the prompt's tokens, the end token, and padding. Tokens beyond `length` are cut
@@ -106,13 +106,13 @@ class T5Tokenizer:
         Raises:
             CheckpointError: the files are missing, broken or not those of a T5 tokenizer.
         """
+        super().__init__(length)
         read = _Files.read(files, folder)
         self._folder = folder
-        self.length: Final = length
-        """It is the number of tokens per prompt, with the end token."""
         self._tokenizer = build_tokenizer(_build, read, folder, "the vocabulary cannot be used")
         self._end, self._pad = (
-            self._id(read.added.by_role[name]) for name in ("eos_token", "pad_token")
+            id_of(read.added.by_role[name], self._tokenizer, folder)
+            for name in ("eos_token", "pad_token")
         )
 
     def require_fits(self, encoder: str, vocabulary: int) -> None:
@@ -127,34 +127,10 @@ class T5Tokenizer:
         """
         require_known_ids(self._tokenizer, self._folder, encoder, vocabulary)
 
-    def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
-        """Return the ids, `[len(prompts), length]`."""
-        ids = np.empty((len(prompts), self.length), np.int32)
-        for row, prompt in zip(ids, prompts, strict=True):
-            self._fill(row, self._tokens(prompt))
-        return ids
-
     @property
     def tokens_per_chunk(self) -> int:
         """Return the tokens of a sequence beside its end."""
         return self.length - _END_LENGTH
-
-    def weighted_tokens(self, prompt: Sequence[Piece]) -> list[tuple[int, float]]:
-        """Return the ids of all tokens of a prompt. Each has the weight 1: T5 takes no others."""
-        return [(id, 1.0) for id in self._tokens("".join(piece.text for piece in prompt))]
-
-    def fill_chunks(
-        self,
-        tokens: Sequence[tuple[int, float]],
-        ids: NDArray[np.int32],
-        weights: NDArray[np.float32],
-    ) -> None:
-        """Write tokens and their weights into `ids` and `weights`, both `[chunks, length]`.
-
-        A prompt has one chunk.
-        """
-        self._fill(ids[0], [id for id, _ in tokens])
-        weights[0] = 1
 
     def _fill(self, row: NDArray[np.int32], tokens: Sequence[int]) -> None:
         sequence = [*tokens[: self.tokens_per_chunk], self._end]
@@ -164,12 +140,6 @@ class T5Tokenizer:
     def _tokens(self, prompt: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(prompt, add_special_tokens=False).ids
         return ids
-
-    def _id(self, token: str) -> int:
-        number: int | None = self._tokenizer.token_to_id(token)
-        if number is None:
-            raise CheckpointError(f"{self._folder}: the vocabulary has no token {token!r}")
-        return number
 
 
 def _build(read: _Files) -> Tokenizer:

@@ -37,6 +37,18 @@ def build_tokenizer(
         ) from error
 
 
+def id_of(token: str, tokenizer: Tokenizer, folder: str) -> int:
+    """Return the id of a token of the tokenizer that was read from `folder`.
+
+    Raises:
+        CheckpointError: the vocabulary has no such token.
+    """
+    number: int | None = tokenizer.token_to_id(token)
+    if number is None:
+        raise CheckpointError(f"{folder}: the vocabulary has no token {token!r}")
+    return number
+
+
 def require_known_ids(
     tokenizer: Tokenizer, folder: str, encoder: str, vocabulary: int, advice: str = ""
 ) -> None:

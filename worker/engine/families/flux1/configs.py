@@ -10,7 +10,11 @@ from typing import Final, Self
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
-from imagefleet.worker.engine.checkpoint.index_parts import refuse_files_beside, require_part
+from imagefleet.worker.engine.checkpoint.index_parts import (
+    refuse_files_beside,
+    require_equal,
+    require_part,
+)
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.flux1.transformer_config import TransformerConfig
 from imagefleet.worker.engine.networks.clip_text import ClipTextConfig
@@ -75,7 +79,7 @@ class Configs:
                 f"vae/config.json: latents_mean and latents_std are set, which {PIPELINE} does not "
                 "read; take the autoencoder of this model"
             )
-        for fields, one, other in (
+        require_equal(
             (
                 "transformer in_channels, four times the autoencoder's latent_channels",
                 self.transformer.in_channels,
@@ -91,12 +95,7 @@ class Configs:
                 self.transformer.pooled_projection_dim,
                 self.clip.hidden_size,
             ),
-        ):
-            if one != other:
-                raise CheckpointError(
-                    f"the configs of this checkpoint contradict each other: {fields} must be "
-                    f"equal but are {one} and {other}; take all parts from one model"
-                )
+        )
 
     @property
     def text_length(self) -> int:

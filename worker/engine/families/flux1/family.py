@@ -13,13 +13,13 @@ from imagefleet.worker.engine.families.flux1.configs import (
     VAE,
     Configs,
 )
-from imagefleet.worker.engine.families.flux1.model import TITLE, Flux1
+from imagefleet.worker.engine.families.flux1.model import Flux1
 
 
 class Flux1Family:
     """It is the family of diffusers' FluxPipeline."""
 
-    name = TITLE
+    name = Flux1.title
     pipelines: Sequence[str] = (PIPELINE,)
     networks: Sequence[str] = (CLIP, T5, TRANSFORMER, VAE)
     original_format: OriginalFormat | None = None

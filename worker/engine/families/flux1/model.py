@@ -1,21 +1,19 @@
 """Describe one model of FLUX.1 by its configs: see `FamilyModel`."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from flax import nnx
 
-from imagefleet.shared.errors import CheckpointError
 from imagefleet.shared.jobs.default_strengths import DefaultStrengths
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.lora_keys import NO_LORA, LoraNames
-from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
+from imagefleet.worker.engine.families.flow_model import FlowModel
 from imagefleet.worker.engine.families.flux1.configs import (
     CLIP,
     CLIP_TOKENIZER,
@@ -36,10 +34,6 @@ from imagefleet.worker.engine.networks.latent_scale import LatentScale
 from imagefleet.worker.engine.networks.matmul_flops import ImageFlops
 from imagefleet.worker.engine.networks.t5_text import T5Text
 from imagefleet.worker.engine.networks.vae import Vae
-from imagefleet.worker.engine.options.textual_inversion_options import (
-    LoadedInversion,
-    TextualInversionOption,
-)
 from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.sampling.arrays import Weights
 from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
@@ -48,9 +42,6 @@ from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 from imagefleet.worker.engine.tokenizers.t5 import T5Tokenizer
 
-TITLE: Final = "FLUX.1"
-_NATIVE_SHAPE: Final = Shape(height=1024, width=1024)
-"""diffusers' pipeline makes images of this size."""
 _IMAGE_USE: Final = ImageUse(
     default_strengths=DefaultStrengths(image=0.6, mask=0.6, rounds_up=True)
 )
@@ -58,21 +49,15 @@ _IMAGE_USE: Final = ImageUse(
 
 
 @dataclass(frozen=True)
-class Flux1:
+class Flux1(FlowModel):
     """It is one model of the family."""
 
+    title: ClassVar[str] = "FLUX.1"
     configs: Configs
     unguided_scale: float = 1.0
-    native_shape: Shape = _NATIVE_SHAPE
-    max_clip_skip: int = 0
-    rescales_guidance: bool = False
     text_networks: tuple[str, ...] = (T5,)
-    weighs_prompts: bool = False
     image_use: ImageUse = _IMAGE_USE
-    latent_format: LatentFormat | None = None
-    inversions: tuple[LoadedInversion, ...] = ()
     lora_names: LoraNames = NO_LORA
-    int8_weights: bool = False
 
     @property
     def default_steps(self) -> int:
@@ -105,19 +90,6 @@ class Flux1:
         clip.require_fits(CLIP, configs.clip.max_position_embeddings, configs.clip.vocab_size)
         return PromptTokenizer([t5, clip])
 
-    def with_textual_inversions(
-        self, options: Sequence[TextualInversionOption], tokenizer: PromptTokenizer
-    ) -> Self:
-        if options:
-            raise CheckpointError(
-                f"textual inversion {options[0].name}: {TITLE} has none; remove it from "
-                "IMAGEFLEET_TEXTUAL_INVERSIONS"
-            )
-        return self
-
-    def with_int8_weights(self) -> Self:
-        return replace(self, int8_weights=True)
-
     def networks(self) -> dict[str, nnx.Module]:
         configs, int8 = self.configs, self.int8_weights
         return {
@@ -126,11 +98,6 @@ class Flux1:
             TRANSFORMER: abstract_network(Transformer, configs.transformer, int8=int8),
             VAE: abstract_network(Vae, configs.vae),
         }
-
-    def open_weights(
-        self, files: CheckpointFiles, keys: Mapping[str, Sequence[str]]
-    ) -> dict[str, TensorFiles]:
-        return files.open_weights(tuple(keys), keys)
 
     def assemble(
         self,

@@ -58,7 +58,9 @@ class TransformerConfig:
             joint_attention_dim=fields.count("joint_attention_dim", 4096),
             pooled_projection_dim=fields.count("pooled_projection_dim", 768),
             guidance_embeds=fields.flag("guidance_embeds", False),
-            axes_dims_rope=_axes(fields, head_dim),
+            axes_dims_rope=fields.rotated_axes(
+                "axes_dims_rope", (16, 56, 56), ("attention_head_dim", head_dim)
+            ),
         )
         fields.finish()
         return checked
@@ -72,14 +74,3 @@ class TransformerConfig:
     def inner_width(self) -> int:
         """Return the width inside the feed-forward layers."""
         return _MLP_RATIO * self.width
-
-
-def _axes(fields: ConfigReader, head_dim: int) -> tuple[int, ...]:
-    axes = fields.counts("axes_dims_rope", (16, 56, 56))
-    if len(axes) != 3 or sum(axes) != head_dim or any(axis % 2 for axis in axes):
-        fields.add_error(
-            f"axes_dims_rope={list(axes)} must be three even numbers whose sum is "
-            f"attention_head_dim={head_dim}"
-        )
-        return (2, 2, 2)
-    return axes

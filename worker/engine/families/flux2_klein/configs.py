@@ -10,7 +10,11 @@ from typing import Final, Self
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
-from imagefleet.worker.engine.checkpoint.index_parts import refuse_files_beside, require_part
+from imagefleet.worker.engine.checkpoint.index_parts import (
+    refuse_files_beside,
+    require_equal,
+    require_part,
+)
 from imagefleet.worker.engine.contract.image_use import ImageLimits
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
@@ -75,7 +79,7 @@ class Configs:
         return configs
 
     def _require_consistent(self) -> None:
-        for fields, one, other in (
+        require_equal(
             (
                 "transformer in_channels, four times the autoencoder's latent_channels",
                 self.transformer.in_channels,
@@ -86,12 +90,7 @@ class Configs:
                 self.transformer.joint_attention_dim,
                 len(STATES) * self.text_encoder.hidden_size,
             ),
-        ):
-            if one != other:
-                raise CheckpointError(
-                    f"the configs of this checkpoint contradict each other: {fields} must be "
-                    f"equal but are {one} and {other}; take all parts from one model"
-                )
+        )
 
     @property
     def guided_rows(self) -> int:

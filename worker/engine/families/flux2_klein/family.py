@@ -18,7 +18,7 @@ from imagefleet.worker.engine.families.flux2_klein.model import Flux2Klein
 class Flux2KleinFamily:
     """It is the family of diffusers' Flux2KleinPipeline."""
 
-    name = "FLUX.2 klein"
+    name = Flux2Klein.title
     pipelines: Sequence[str] = (PIPELINE,)
     networks: Sequence[str] = (TEXT_ENCODER, TRANSFORMER, VAE)
     original_format: OriginalFormat | None = None

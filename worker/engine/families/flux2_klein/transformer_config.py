@@ -53,7 +53,9 @@ class TransformerConfig:
             joint_attention_dim=fields.count("joint_attention_dim", 15_360),
             timestep_guidance_channels=_even(fields, "timestep_guidance_channels", 256),
             mlp_ratio=fields.number("mlp_ratio", 3.0, above=0),
-            axes_dims_rope=_axes(fields, head_dim),
+            axes_dims_rope=fields.rotated_axes(
+                "axes_dims_rope", (32, 32, 32, 32), ("attention_head_dim", head_dim)
+            ),
             rope_theta=fields.number("rope_theta", 2000.0, above=0),
             eps=fields.number("eps", 1e-6, above=0),
         )
@@ -76,14 +78,3 @@ def _even(fields: ConfigReader, name: str, default: int) -> int:
     if count % 2:
         fields.add_error(f"{name}={count} must be even, since it has sines and cosines")
     return count
-
-
-def _axes(fields: ConfigReader, head_dim: int) -> tuple[int, ...]:
-    axes = fields.counts("axes_dims_rope", (32, 32, 32, 32))
-    if len(axes) != 4 or sum(axes) != head_dim or any(axis % 2 for axis in axes):
-        fields.add_error(
-            f"axes_dims_rope={list(axes)} must be four even numbers whose sum is "
-            f"attention_head_dim={head_dim}"
-        )
-        return (2, 2, 2, 2)
-    return axes

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
-from imagefleet.worker.engine.checkpoint.index_parts import refuse_files_beside
+from imagefleet.worker.engine.checkpoint.index_parts import refuse_files_beside, require_equal
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
 from imagefleet.worker.engine.families.stable_diffusion.pipeline_index import (
@@ -146,18 +146,17 @@ class Configs:
         text_time = self.unet.text_time
         pooled = self._pooled_width if self.pipeline.is_xl else None
         last = self.text_encoders[-1].projection_dim if self.pipeline.is_xl else None
-        for fields, one, other in (
-            ("UNet in_channels, channels of its input", self.unet.in_channels, self.input_channels),
+        require_equal(
+            (
+                "UNet in_channels, channels of its input",
+                self.unet.in_channels,
+                self.input_channels,
+            ),
             ("UNet out_channels, autoencoder latent_channels", self.unet.out_channels, latent),
             ("UNet cross_attention_dim, text hidden_size", self.unet.cross_attention_dim, text),
             ("UNet pooled text, text projection_dim", text_time and text_time.pooled, pooled),
             ("projection_dim of the text encoders", pooled, last),
-        ):
-            if one != other:
-                raise CheckpointError(
-                    f"the configs of this checkpoint contradict each other: {fields} must be "
-                    f"equal but are {one} and {other}; take all parts from one model"
-                )
+        )
 
     @property
     def max_clip_skip(self) -> int:

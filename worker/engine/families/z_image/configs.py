@@ -10,7 +10,11 @@ from typing import Final, Self
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
-from imagefleet.worker.engine.checkpoint.index_parts import refuse_files_beside, require_part
+from imagefleet.worker.engine.checkpoint.index_parts import (
+    refuse_files_beside,
+    require_equal,
+    require_part,
+)
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.z_image.transformer_config import PATCH, TransformerConfig
 from imagefleet.worker.engine.networks.qwen3_text import Qwen3Config
@@ -73,7 +77,7 @@ class Configs:
                 "vae/config.json: latents_mean and latents_std are set, which ZImagePipeline does "
                 "not read; take the autoencoder of this model"
             )
-        for fields, one, other in (
+        require_equal(
             (
                 "transformer in_channels, autoencoder latent_channels",
                 self.transformer.in_channels,
@@ -84,12 +88,7 @@ class Configs:
                 self.transformer.cap_feat_dim,
                 self.text_encoder.hidden_size,
             ),
-        ):
-            if one != other:
-                raise CheckpointError(
-                    f"the configs of this checkpoint contradict each other: {fields} must be "
-                    f"equal but are {one} and {other}; take all parts from one model"
-                )
+        )
 
     @property
     def shape_multiple(self) -> int:

@@ -18,7 +18,7 @@ from imagefleet.worker.engine.families.z_image.model import ZImage
 class ZImageFamily:
     """It is the family of diffusers' ZImagePipeline."""
 
-    name = "Z-Image"
+    name = ZImage.title
     pipelines: Sequence[str] = (PIPELINE,)
     networks: Sequence[str] = (TEXT_ENCODER, TRANSFORMER, VAE)
     original_format: OriginalFormat | None = None

@@ -60,7 +60,9 @@ class TransformerConfig:
             cap_feat_dim=fields.count("cap_feat_dim", 2560),
             rope_theta=fields.number("rope_theta", 256.0, above=0),
             t_scale=fields.number("t_scale", 1000.0),
-            axes_dims=_axes(fields, dim // heads),
+            axes_dims=fields.rotated_axes(
+                "axes_dims", (32, 48, 48), ("dim / n_heads", dim // heads)
+            ),
         )
         fields.finish()
         return checked
@@ -79,14 +81,3 @@ class TransformerConfig:
     def patch_width(self) -> int:
         """Return the numbers of a token's latents."""
         return PATCH * PATCH * self.in_channels
-
-
-def _axes(fields: ConfigReader, head_dim: int) -> tuple[int, ...]:
-    axes = fields.counts("axes_dims", (32, 48, 48))
-    if len(axes) != 3 or sum(axes) != head_dim or any(axis % 2 for axis in axes):
-        fields.add_error(
-            f"axes_dims={list(axes)} must be three even numbers whose sum is dim / n_heads="
-            f"{head_dim}"
-        )
-        return (2, 2, 2)
-    return axes
