@@ -137,10 +137,8 @@ class ShardSender:
         except (StorageDenied, StorageUnavailable) as error:
             log.warning("the summary of run %s cannot be written from here: %s", self.id, error)
             return
-        with (
-            suppress(BrokerUnavailable),
-            self.connection.runs(self.id) as runs,
-        ):  # workers report it later
+        # Workers report it later if Redis does not answer now.
+        with suppress(BrokerUnavailable), self.connection.runs(self.id) as runs:
             runs.events.report_end(self.id)
 
     def _enqueue(

@@ -1,8 +1,7 @@
 """Count the requests of each API key over a moving minute, for all gateways together.
 
 `limits` keeps the times of the latest requests of a key in one list in Redis, in the lane that the
-id of the key tells. The times are those
-of the gateways, so their clocks should agree to a second.
+id of the key tells. The times are those of the gateways, so their clocks should agree to a second.
 """
 
 import time

@@ -129,12 +129,12 @@ class TimelineReader:
         fields: Sequence[str],
     ) -> list[Entry]:
         """Read a part of the list, then the records of its jobs in their lanes."""
-        name, ends = ("zrevrange", (newest, oldest)) if older else ("zrange", (oldest, newest))
 
         def read(pipe: Any) -> object:
-            return getattr(pipe, f"{name}byscore")(
-                timeline.key, *ends, start=0, num=size, withscores=True
-            )
+            part = {"start": 0, "num": size, "withscores": True}
+            if older:
+                return pipe.zrevrangebyscore(timeline.key, newest, oldest, **part)
+            return pipe.zrangebyscore(timeline.key, oldest, newest, **part)
 
         with self._connection.translate_errors():
             listed = read_key(timeline.lane.client, read) or []
