@@ -265,6 +265,7 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             "the same images in a stream stay",
             [
                 "test_images_of_a_whole_batch_are_those_of_diffusers",
+                "test_merged_weights_are_those_that_the_lora_of_a_job_stand_for",
                 "test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers",
             ],
             in_ci=False,

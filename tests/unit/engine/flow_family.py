@@ -35,6 +35,7 @@ from tests.unit.engine.parity import FOLDER
 from tests.unit.engine.stream_runs import run_stream
 from tools.parity.flow import (
     flux1_case,
+    flux1_loras,
     flux2_klein_case,
     flux2_klein_loras,
     z_image_case,
@@ -52,9 +53,8 @@ class FlowFamily:
     """Errors name the family so."""
     case: ModuleType
     """It writes the checkpoint, and says which images are compared."""
-    loras: Any
-    """It is the module that writes the LoRA files, and says which mixtures are compared. None: the
-    family takes none."""
+    loras: ModuleType
+    """It is the module that writes the LoRA files, and says which mixtures are compared."""
     file: str
     """It has diffusers' results."""
 
@@ -91,8 +91,6 @@ class FlowFamily:
         self, folder: Path, scales: Mapping[str, float] | None = None
     ) -> tuple[LoraOption, ...]:
         """Return the files of these names, with their scales. None: all files."""
-        if self.loras is None:
-            return ()
         return tuple(
             LoraOption(name=name, path=str(folder / f"{name}.safetensors"), scale=scale)
             for name, scale in (scales or dict.fromkeys(self.loras.LAYERS, 1.0)).items()
@@ -240,7 +238,7 @@ class FlowFamily:
             )
 
 
-FLUX1: Final = FlowFamily("FLUX.1", flux1_case, None, "flux1.safetensors")
+FLUX1: Final = FlowFamily("FLUX.1", flux1_case, flux1_loras, "flux1.safetensors")
 FLUX2_KLEIN: Final = FlowFamily(
     "FLUX.2 klein", flux2_klein_case, flux2_klein_loras, "flux2_klein.safetensors"
 )

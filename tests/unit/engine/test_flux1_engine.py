@@ -1,27 +1,32 @@
-"""An engine of FLUX.1 makes the images of diffusers, in whole batches and in streams."""
+"""An engine of FLUX.1 makes the images of diffusers, in whole batches and in streams.
+
+Some have mixtures of LoRA of their own.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from imagefleet.shared.errors import ConfigurationError, InvalidRequest
+from imagefleet.shared.errors import CheckpointError, InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.worker.engine.loading.load_engine import load_engine
-from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.jobs.attempt import offer_of
 from tests.unit.engine.flow_family import FLUX1, SLOTS
+from tests.unit.engine.flow_parity import FlowOracle
 from tests.unit.engine.stream_runs import run_stream
+from tools.parity.flow.flux1_loras import CASES
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return FLUX1.write(tmp_path_factory.mktemp("flux1") / "model")
+    return FLUX1.write_with_loras(tmp_path_factory.mktemp("flux1") / "model")
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +43,14 @@ def test_images_that_enter_a_stream_beside_others_are_those_of_diffusers(
     specs = FLUX1.specs()
     other = replace(specs["image|3.5"], num_inference_steps=7)
     negative = replace(specs["image|3.5"], negative_prompt="a blue star")
+    mixed = FLUX1.lora_specs()
     first, _, *others = run_stream(
-        stream, FLUX1.shape, SLOTS, [specs["image|1.0"], other, specs["image|3.5"], negative]
+        stream,
+        FLUX1.shape,
+        SLOTS,
+        [specs["image|1.0"], other, specs["image|3.5"], negative, *mixed.values()],
     )
-    FLUX1.check([first, *others], ["image|1.0", "image|3.5", "image|3.5"])
+    FLUX1.check([first, *others], ["image|1.0", "image|3.5", "image|3.5", *mixed])
     assert engine.recompiles == 0
     assert engine.truncated(replace(other, prompt="red " * 512))
     _require_offers(engine)
@@ -63,7 +72,6 @@ def _require_offers(engine: DiffusionEngine) -> None:
         ("cfg_truncation", 0.5),
         ("denoising_end", 0.5),
         ("prompt_weighting", True),
-        ("loras", [{"name": "a", "scale": 1.0}]),
     ],
 )
 def test_parameters_that_the_family_lacks_are_refused(
@@ -75,7 +83,7 @@ def test_parameters_that_the_family_lacks_are_refused(
 
 
 def test_images_of_a_whole_batch_are_those_of_diffusers(engine: DiffusionEngine) -> None:
-    FLUX1.check_whole_batches(engine, FLUX1.specs())
+    FLUX1.check_whole_batches(engine, FLUX1.specs() | FLUX1.lora_specs())
 
 
 @pytest.mark.parametrize("devices", [2, 4])
@@ -83,7 +91,7 @@ def test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers(
     folder: Path, devices: int
 ) -> None:
     """The two heads are split over two devices, and each over two of four."""
-    FLUX1.check_split(folder, devices, FLUX1.specs())
+    FLUX1.check_split(folder, devices, FLUX1.specs() | FLUX1.lora_specs())
 
 
 @pytest.mark.parametrize(("options", "message"), FLUX1.refused_options())
@@ -93,8 +101,32 @@ def test_options_that_the_family_lacks_are_refused(
     FLUX1.check_refused(folder, options, message)
 
 
-@pytest.mark.parametrize("field", ["loras", "job_loras"])
-def test_a_lora_is_refused(folder: Path, field: str) -> None:
-    lora: Any = {field: (LoraOption(name="pencil", path="a.safetensors"),)}
-    with pytest.raises(ConfigurationError, match=r"^lora pencil: models of FLUX\.1 take no"):
-        load_engine(str(folder), cache_dir=folder.parent / "c", options=ModelOptions(**lora))
+@pytest.mark.parametrize("case", CASES)
+def test_merged_weights_are_those_that_the_lora_of_a_job_stand_for(folder: Path, case: str) -> None:
+    FLUX1.check_merged_loras(folder, folder.parent, case)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "message"),
+    [
+        ("diffusers", "lora_unet_single_blocks_0_linear2.lora_up.weight", "has names of several"),
+        ("diffusers", "transformer.norm_out.linear.lora_down.weight", "second time"),
+        ("diffusers", "transformer.transformer_blocks.1.attn.to_q.lora_A.weight", "for 14 of 15"),
+        ("diffusers", "text_encoder_2.encoder.block.0.layer.0.q.lora_A.weight", "1 key fits no"),
+        ("kohya", "lora_te2_encoder_block_0_layer_0_q.lora_up.weight", "1 key fits no weight"),
+        ("kohya", "lora_unet_img_in.lora_down.weight", "1 key fits no weight"),
+        ("kohya", "double_blocks.0.img_attn.norm.query_norm.scale", "also replaces norms"),
+        ("one_trainer", "lora_transformer_transformer_blocks_0_ff_net_2.alpha", "fits no weight"),
+        ("one_trainer", "lora_transformer_proj_out.lora_down.weight", "for 6 of 7"),
+        ("peft", "base_model.model.img_in.lora_A.weight", "1 key fits no weight"),
+        ("x_flux", "double_blocks.1.processor.qkv_lora1.alpha", "x-flux's format, in which"),
+    ],
+)
+def test_lora_files_that_diffusers_reads_otherwise_are_refused(
+    folder: Path, tmp_path: Path, file: str, key: str, message: str
+) -> None:
+    tensors = load_file(folder.parent / f"{file}.safetensors")
+    save_file({**tensors, key: np.ones((3, 32), np.float32)}, tmp_path / f"{file}.safetensors")
+    options = FLUX1.lora_options(tmp_path, {file: 1.0})
+    with pytest.raises(CheckpointError, match=message):
+        FlowOracle.read(folder, FLUX1.shape, ModelOptions(loras=options))

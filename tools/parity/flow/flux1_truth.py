@@ -41,6 +41,8 @@ from tools.parity.flow.flux1_case import (
     Variant,
     write_configs,
 )
+from tools.parity.flow.flux1_converters import narrow_converters
+from tools.parity.flow.flux1_loras import CASES, weights_of, write_loras
 from tools.parity.flow.t5_truth import encoder_shapes
 from tools.parity.known.write import init_image, inpaint_mask
 from tools.parity.levels import to_levels
@@ -83,8 +85,29 @@ def flux1_answers() -> Tensors:
         answers[f"image|{guidance}"] = _image(pipeline, guidance, latents=_pack(noise()))
     for name, variant in VARIANTS.items():
         answers[name] = image_of(variant)
+    answers |= _images_with_loras()
     answers |= _from_images(pipeline)
     return {key: tensor.clone().contiguous() for key, tensor in answers.items()}
+
+
+def _images_with_loras() -> Tensors:
+    """Return an image of the first prompt for each case of `flux1_loras`."""
+    answers = {}
+    with tempfile.TemporaryDirectory() as folder, narrow_converters():
+        write_loras(Path(folder))
+        for case, scales in CASES.items():
+            pipeline = load_pipeline()
+            for name in scales:
+                file = f"{name}.safetensors"
+                pipeline.load_lora_weights(folder, weight_name=file, adapter_name=name)
+            networks = (pipeline.transformer, pipeline.text_encoder)
+            changed = [key for each in networks for key in each.state_dict() if "lora_A" in key]
+            if len(changed) != sum(map(weights_of, scales)):
+                raise ValueError(f"{case}: diffusers read {changed}")
+            pipeline.set_adapters(list(scales), list(scales.values()))
+            first = _pack(noise()[:1])
+            answers[f"lora|{case}"] = _image(pipeline, GUIDANCES[-1], count=1, latents=first)
+    return answers
 
 
 def _from_images(pipeline: FluxPipeline) -> Tensors:

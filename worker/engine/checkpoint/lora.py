@@ -8,6 +8,7 @@ down, in float32. Every key of a file must fit a weight.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,9 +138,9 @@ class _LoraFile:
         self._settings = PeftSettings(path, self._files.header)
         self._keys: dict[tuple[str, str], dict[str, str]] = {}
         """By network and weight, it has the key of each part."""
-        self._fused: dict[tuple[str, str], tuple[int, int]] = {}
-        """It has the number of a weight among those that are one layer of the file, and their
-        number."""
+        self._rows: dict[tuple[str, str], tuple[slice, int]] = {}
+        """It has the outputs of a layer of the file that are those of a weight, and the number of
+        all its outputs."""
         if kind := unsupported_kind(self._files.shapes):
             raise CheckpointError(
                 f"{path} is {kind}, which this engine does not merge; merge it into the model with "
@@ -159,9 +160,10 @@ class _LoraFile:
             if any(parsed.part in self._keys.get(place, {}) for place in places):
                 unknown.append(f"{key} (a second time)")
                 continue
-            for number, place in enumerate(places):
+            ends = list(accumulate(self._shapes[network][weight][0] for network, weight in places))
+            for place, start, end in zip(places, (0, *ends), ends, strict=False):
                 self._keys.setdefault(place, {})[parsed.part] = key
-                self._fused[place] = number, len(places)
+                self._rows[place] = slice(start, end), ends[-1]
         if unknown:
             first = ", ".join(printable(each, _MAX_KEY) for each in unknown[:_LISTED])
             fit = "1 key fits" if len(unknown) == 1 else f"{len(unknown)} keys fit"
@@ -202,10 +204,10 @@ class _LoraFile:
             raise CheckpointError(f"{self._path}: {network} {key} has one of its two factors only")
         down, up = self._read(parts["down"]), self._read(parts["up"])
         rank = down.shape[0] if down.ndim else 0
-        number, count = self._fused[place]
-        is_whole = up.ndim > 0 and len(up) == count * shape[0]
+        rows, total = self._rows[place]
+        is_whole = up.ndim > 0 and len(up) == total
         if is_whole:
-            up = up[number * shape[0] :][: shape[0]]
+            up = up[rows]
         fits = (
             is_whole
             and up.shape[:2] == (shape[0], rank)

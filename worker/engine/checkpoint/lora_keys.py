@@ -22,8 +22,7 @@ class LoraNames(Protocol):
 
     def fused(self, network: str, keys: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Return the keys of the weights that a file may have as one layer, by its name. The
-        outputs of the layer are those of the weights, one after another and equally many of
-        each."""
+        outputs of the layer are those of the weights, one after another."""
 
     def spellings(self, network: str, layer: str) -> Sequence[str]:
         """Return the names within a network that the patterns of PEFT may mean by a layer."""
@@ -33,34 +32,16 @@ class LoraNames(Protocol):
         means that it does not mix them."""
 
 
-@dataclass(frozen=True)
-class NoLoraNames:
-    """It is that of a family whose models take no LoRA."""
-
-    networks: Sequence[str] = ()
-
-    def by_name(self, network: str, keys: Sequence[str]) -> dict[str, str]:
-        """Return nothing: no layer has a name in LoRA files."""
-        return {}
-
-    def fused(self, network: str, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return nothing."""
-        return {}
-
-    def spellings(self, network: str, layer: str) -> list[str]:
-        """Return nothing."""
-        return []
-
-    def mixture(self, keys: Iterable[str]) -> str | None:
-        """Return nothing: no file is read."""
-        return None
-
-
-NO_LORA: Final = NoLoraNames()
-
 _PARTS: Final = (
-    ("down", r"\.lora_down|\.lora_A(\.default)?|_lora\.down|\.lora(_linear_layer)?\.down"),
-    ("up", r"\.lora_up|\.lora_B(\.default)?|_lora\.up|\.lora(_linear_layer)?\.up"),
+    (
+        "down",
+        r"\.lora_down|\.lora_A(\.default)?|_lora\.down|\.lora(_linear_layer)?\.down"
+        r"|(?<=_lora[12])\.down",
+    ),
+    (
+        "up",
+        r"\.lora_up|\.lora_B(\.default)?|_lora\.up|\.lora(_linear_layer)?\.up|(?<=_lora[12])\.up",
+    ),
 )
 _KINDS: Final = (
     (r"\.dora_scale$|lora_magnitude_vector", "a DoRA"),
@@ -68,6 +49,10 @@ _KINDS: Final = (
     (r"\.lokr_", "a LoKr"),
     (r"\.lora_mid\.", "a LoRA with a third factor"),
     (r"\.oft_|\.boft_", "an OFT"),
+    (
+        r"\.(query|key)_norm\.scale$",
+        "a LoRA that also replaces norms, as those of FLUX.1's controls",
+    ),
     (r"\.diff(_b)?$|\.lora_B\.bias$", "a file with whole differences or biases"),
 )
 """A file that is no plain LoRA has keys of these patterns. The second entry says what the file

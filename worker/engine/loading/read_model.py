@@ -170,16 +170,11 @@ def read_supported(files: CheckpointFiles, options: ModelOptions) -> FamilyModel
 
     Raises:
         CheckpointError: the configs cannot be used.
-        ConfigurationError: models of its family read no weights in prompts, take no LoRA, have no
-            weights of 8 bits, or no text encoder that the host may have.
+        ConfigurationError: models of its family read no weights in prompts, have no weights of 8
+            bits, or no text encoder that the host may have.
     """
     model = read_configs(files, safety_checker=options.safety_checker)
     family = family_of(files).name
-    if (loras := (*options.loras, *options.job_loras)) and not model.lora_names.networks:
-        raise ConfigurationError(
-            f"lora {loras[0].name}: models of {family} take no LoRA here; remove it from the "
-            "settings"
-        )
     if options.prompt_chunks and not model.weighs_prompts:
         raise ConfigurationError(
             f"IMAGEFLEET_PROMPT_CHUNKS={options.prompt_chunks}: models of {family} read no weights "

@@ -43,7 +43,7 @@ class Flux1Denoiser:
         self, weights: Weights, inputs: BatchInputs, height: int, width: int
     ) -> EmbeddedText:
         """Return the embedded prompts, `[b, 1, …]`."""
-        clip = cast(ClipText, nnx.merge(self.clip, weights.text[1]))
+        clip = cast(ClipText, merge_network(self.clip, weights.text[1], inputs.lora_scales))
         pooled = clip.end_state(inputs.tokens[1][:, -1, 0])
         transformer = self._merge(weights.denoiser, inputs.lora_scales)
         text = transformer.embed_text(inputs.text_states[:, 0], pooled.astype(self.dtype))

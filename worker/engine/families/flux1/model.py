@@ -9,7 +9,7 @@ from flax import nnx
 
 from imagefleet.shared.jobs.default_strengths import DefaultStrengths
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.lora_keys import NO_LORA, LoraNames
+from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames
 from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.engine.contract.interface import Shape
@@ -25,6 +25,7 @@ from imagefleet.worker.engine.families.flux1.configs import (
 )
 from imagefleet.worker.engine.families.flux1.denoiser import Flux1Denoiser
 from imagefleet.worker.engine.families.flux1.flops import image_flops
+from imagefleet.worker.engine.families.flux1.lora_names import LORA_NAMES
 from imagefleet.worker.engine.families.flux1.text_states import TextStates
 from imagefleet.worker.engine.families.flux1.transformer import Transformer
 from imagefleet.worker.engine.families.flux1.workspace import workspace_bytes
@@ -57,7 +58,7 @@ class Flux1(FlowModel):
     unguided_scale: float = 1.0
     text_networks: tuple[str, ...] = (T5,)
     image_use: ImageUse = _IMAGE_USE
-    lora_names: LoraNames = NO_LORA
+    lora_names: LoraNames = LORA_NAMES
 
     @property
     def default_steps(self) -> int:
