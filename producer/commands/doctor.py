@@ -25,11 +25,11 @@ from imagefleet.shared.jobs.worker_status import WorkerState
 from imagefleet.shared.settings.doctor import (
     Finding,
     Verdict,
-    check_redis,
     check_storage,
     check_variables,
     run_check,
 )
+from imagefleet.shared.settings.redis_doctor import check_redis
 from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text.printable import counted

@@ -24,7 +24,7 @@ from imagefleet.shared.redis_client.connection import (
     translate_errors,
 )
 from imagefleet.shared.redis_client.lanes import Lanes
-from imagefleet.shared.redis_client.memory import RedisMemory, read_memory
+from imagefleet.shared.redis_client.memory import RedisMemory, read_fullest_memory
 from imagefleet.shared.redis_client.server_check import find_fault, find_risks
 from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.storage import ObjectStore, folder_of, open_store
@@ -241,9 +241,9 @@ class Connection:
             return self.fleet.read()
 
     def read_memory(self) -> RedisMemory | None:
-        """Return how much memory Redis uses; None if this user may not ask."""
+        """Return the memory of Redis, or of the fullest master; None if this user may not ask."""
         with self.translate_errors():
-            return read_memory(self.redis)
+            return read_fullest_memory(self.lanes)
 
     def workers(self) -> list[str]:
         """Return the names of the living workers. A killed one counts until its lease expires."""

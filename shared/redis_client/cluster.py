@@ -66,14 +66,8 @@ def connect(
         options: of each connection.
         max_connections: connections to each lane that threads share. None: no limit.
     """
-    from imagefleet.shared.redis_client.cluster_map import ClusterMap
-
+    cluster = open_map(address, options)
     options = {**options, **address.options}
-    asked_within_s = options["socket_connect_timeout"]
-    unused = ("retry", "retry_on_error", "health_check_interval", "socket_timeout")
-    asking = {name: value for name, value in options.items() if name not in unused}
-    asking["socket_timeout"] = asked_within_s
-    cluster = ClusterMap(address.hosts, {**asking, "ssl": True} if address.tls else asking)
     return Lanes(
         [
             Lane(
@@ -84,6 +78,17 @@ def connect(
             for number in range(lanes)
         ]
     )
+
+
+def open_map(address: Address, options: dict[str, Any]) -> "ClusterMap":
+    """Return what asks the cluster for its masters. It connects at its first question."""
+    from imagefleet.shared.redis_client.cluster_map import ClusterMap
+
+    options = {**options, **address.options}
+    unused = ("retry", "retry_on_error", "health_check_interval")
+    asking = {name: value for name, value in options.items() if name not in unused}
+    asking["socket_timeout"] = options["socket_connect_timeout"]
+    return ClusterMap(address.hosts, {**asking, "ssl": True} if address.tls else asking)
 
 
 def _client(

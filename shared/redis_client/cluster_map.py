@@ -6,12 +6,27 @@ command of the fleet.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import redis
 from redis.cluster import ClusterNode, NodesManager
 from redis.exceptions import RedisClusterException
+
+
+@dataclass(frozen=True, kw_only=True)
+class Master:
+    """A master of a cluster: its slots, and a client of each of its servers for what is no key."""
+
+    address: str
+    """It is `host:port`, as the cluster names it."""
+    client: redis.Redis
+    slots: frozenset[int]
+    replicas: Mapping[str, redis.Redis]
+    """It holds the clients of its replicas, by their addresses, but of none that the cluster takes
+    for down."""
 
 
 class ClusterMap:
@@ -35,15 +50,34 @@ class ClusterMap:
             redis.AuthenticationError: the servers refuse the credentials.
             redis.ConnectionError: no server answers, or none has the slot now.
         """
-        with self._lock:
-            try:
-                self._ask()
-                node = self._nodes.get_node_from_slot(slot)
-            except RedisClusterException as error:
-                if isinstance(error.__cause__, redis.AuthenticationError):
-                    raise error.__cause__ from None
-                raise redis.ConnectionError(f"the cluster names no master: {error}") from error
+        with self._lock, _translate_errors():
+            self._ask()
+            node = self._nodes.get_node_from_slot(slot)
         return node.host, node.port
+
+    def masters(self) -> list[Master]:
+        """Return the masters that have slots. Each server has a client, which does not retry.
+
+        Raises:
+            redis.AuthenticationError: the servers refuse the credentials.
+            redis.ConnectionError: no server answers.
+        """
+        with self._lock, _translate_errors():
+            self._ask()
+            servers: dict[str, list[Any]] = {}
+            slots: dict[str, set[int]] = {}
+            for slot, nodes in self._nodes.slots_cache.items():
+                servers[nodes[0].name] = nodes
+                slots.setdefault(nodes[0].name, set()).add(slot)
+        return [
+            Master(
+                address=address,
+                client=nodes[0].redis_connection,
+                slots=frozenset(slots[address]),
+                replicas={node.name: node.redis_connection for node in nodes[1:]},
+            )
+            for address, nodes in sorted(servers.items())
+        ]
 
     def _ask(self) -> None:
         if self._nodes is not None:
@@ -52,3 +86,13 @@ class ClusterMap:
         manager: Any = NodesManager  # redis-py types few of its methods
         nodes = [ClusterNode(host, port) for host, port in self._hosts]  # type: ignore[no-untyped-call]
         self._nodes = manager(nodes, **self._options)
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    try:
+        yield
+    except RedisClusterException as error:
+        if isinstance(error.__cause__, redis.AuthenticationError):
+            raise error.__cause__ from None
+        raise redis.ConnectionError(f"the cluster names no master: {error}") from error

@@ -13,6 +13,8 @@ from imagefleet.shared.redis_client.lanes import DEFAULT_LANES, Lanes
 if TYPE_CHECKING:  # importing redis takes 0.25 s, which importing imagefleet must not
     from redis import Redis
 
+    from imagefleet.shared.redis_client.cluster_map import ClusterMap
+
 RETRY_FOREVER = -1
 """Number of retries for a worker, which may hold finished images."""
 
@@ -86,6 +88,13 @@ def connect_lanes(
         address = cluster.Address.parse(url)
         options = _connection_options(url, retries, answer_within_s)
         return cluster.connect(address, namespace, lanes, options, max_connections)
+
+
+def cluster_map(url: str, *, answer_within_s: float) -> "ClusterMap":
+    """Return what names the servers of the cluster at `url`; see `connect`."""
+    with _wrong_address():
+        options = _connection_options(url, 0, answer_within_s)
+        return cluster.open_map(cluster.Address.parse(url), options)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ DEFAULT_LANES: Final = 8
 """The number of lanes of a new fleet in a cluster: it may use as many masters."""
 _LANE_BITS: Final = 8
 MAX_LANES: Final = 1 << _LANE_BITS
-_SLOTS: Final = 16_384
+SLOTS: Final = 16_384
 """Of a cluster."""
 
 Id = TypeVar("Id")
@@ -47,11 +47,11 @@ def _hash_tag(number: int) -> str:
     """
     part = int(f"{number:0{_LANE_BITS}b}"[::-1], 2)
     tags = (f"{number}-{other}" for other in count())
-    return next(tag for tag in tags if _slot_of(tag) * MAX_LANES // _SLOTS == part)
+    return next(tag for tag in tags if _slot_of(tag) * MAX_LANES // SLOTS == part)
 
 
 def _slot_of(tag: str) -> int:
-    return binascii.crc_hqx(tag.encode(), 0) % _SLOTS  # CRC-16/XMODEM, as of the servers
+    return binascii.crc_hqx(tag.encode(), 0) % SLOTS  # CRC-16/XMODEM, as of the servers
 
 
 def lane_number(name: str, lanes: int) -> int:

@@ -3,10 +3,13 @@
 Input: a client. Output: the memory, or None if a Redis does not answer, as managed ones may.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from redis import Redis
+
+    from imagefleet.shared.redis_client.lanes import Lane
 
 ALMOST_FULL: Final = 0.8
 """The share from which operators are warned."""
@@ -23,8 +26,13 @@ class RedisMemory(NamedTuple):
     """Whether `maxmemory` is set. Otherwise the system ends a Redis that is too large."""
 
     @property
+    def share(self) -> float:
+        """The share of the limit that is used; 0 if Redis does not say what it is."""
+        return self.used / self.limit if self.limit else 0.0
+
+    @property
     def is_almost_full(self) -> bool:
-        return self.limit is not None and self.used > ALMOST_FULL * self.limit
+        return self.share > ALMOST_FULL
 
     def __str__(self) -> str:
         used = f"{self.used / _MIB:,.0f} MiB"
@@ -34,6 +42,12 @@ class RedisMemory(NamedTuple):
         if self.is_bounded:
             return f"{used} of maxmemory {limit} used"
         return f"{used} of the machine's {limit} used, without maxmemory"
+
+
+def read_fullest_memory(lanes: "Iterable[Lane]") -> RedisMemory | None:
+    """Return the memory of the server that is fullest, of those of these lanes."""
+    found = filter(None, (read_memory(lane.client) for lane in lanes))
+    return max(found, key=lambda memory: (memory.share, memory.used), default=None)
 
 
 def read_memory(client: "Redis") -> RedisMemory | None:

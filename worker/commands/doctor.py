@@ -15,11 +15,11 @@ from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.settings.doctor import (
     Finding,
     Verdict,
-    check_redis,
     check_storage,
     check_variables,
     run_check,
 )
+from imagefleet.shared.settings.redis_doctor import check_redis
 from imagefleet.shared.storage import open_store
 from imagefleet.shared.text.printable import counted
 from imagefleet.worker.commands.fleet_check import check_fleet

@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Iterator
+from contextlib import closing
 
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.membership import (
@@ -12,7 +13,7 @@ from imagefleet.shared.jobs.membership import (
     shared_folders,
 )
 from imagefleet.shared.jobs.worker_status import Member, WorkerRegistry, WorkerState, WorkerStatus
-from imagefleet.shared.redis_client.connection import connect, translate_errors
+from imagefleet.shared.redis_client.connection import connect_lanes, translate_errors
 from imagefleet.shared.settings.doctor import Finding, Verdict
 from imagefleet.shared.storage import open_store, place_of
 from imagefleet.shared.text.printable import counted, mask_url
@@ -28,8 +29,10 @@ def check_fleet(settings: WorkerSettings) -> Iterator[Finding]:
         ImagefleetError: Redis does not answer, or the store's address is not valid.
     """
     url = settings.redis_url.get_secret_value()
-    with connect(url) as client, translate_errors(url):
-        others = members(WorkerRegistry(client, settings.namespace).statuses())
+    connected = connect_lanes(url, settings.namespace, lanes=settings.lanes)
+    with closing(connected) as lanes, translate_errors(url):
+        first = lanes.first
+        others = members(WorkerRegistry(first.client, first.namespace).statuses())
     store = mask_url(place_of(settings.storage_url, open_store(settings.storage_url)))
     own = [_status(settings, model, store) for model in settings.every_model()]
     refusals = [sentence for each in own if (sentence := refusal(each, others, settings.namespace))]

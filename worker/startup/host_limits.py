@@ -5,7 +5,9 @@ work is a failure; one under which it is slow or risky is a warning.
 """
 
 import resource
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.worker_status import WorkerRegistry
 from imagefleet.shared.process.extras import how_to_install
 from imagefleet.shared.process.http_server import MAX_CONNECTIONS
-from imagefleet.shared.redis_client.connection import connect, translate_errors
+from imagefleet.shared.redis_client.connection import connect_lanes, translate_errors
 from imagefleet.shared.settings.doctor import Finding, Verdict
 from imagefleet.shared.text.printable import counted
 from imagefleet.worker.bulk.writable_formats import writable_shard_formats
@@ -27,6 +29,9 @@ _OWN_FILES: Final = 48
 """Files of an idle worker: at most 37 were counted, with the local folder as its store."""
 _CONNECTIONS_PER_WORKER: Final = 10
 """A worker opens at most so many to Redis; tests/integration/test_connections.py counts them."""
+_CONNECTIONS_PER_LANE: Final = 4
+"""It opens at most so many to each lane of a cluster: two of its jobs, one of its claims and one of
+its heartbeats."""
 _OTHER_CONNECTIONS: Final = 5
 """It counts those to Redis of a producer, an exporter and an operator."""
 _UPLOADS: Final = 64
@@ -51,7 +56,10 @@ def check_open_files(settings: WorkerSettings, limit: int | None = None) -> Iter
         if limit == resource.RLIM_INFINITY:
             limit = 2**31
     uploads = min(_UPLOADS, settings.post_threads)
-    least = _OWN_FILES + _CONNECTIONS_PER_WORKER + uploads
+    connections = _CONNECTIONS_PER_WORKER
+    if settings.in_cluster:
+        connections = _CONNECTIONS_PER_LANE * settings.lanes
+    least = _OWN_FILES + connections + uploads
     most = least + MAX_SENDERS + 2 * settings.input_image_fetches
     most += 0 if settings.metrics_port is None else MAX_CONNECTIONS
     text = f"{limit:,} files may be open (ulimit -n, LimitNOFILE)"
@@ -68,7 +76,8 @@ def check_open_files(settings: WorkerSettings, limit: int | None = None) -> Iter
 
 
 def check_clients(settings: WorkerSettings) -> Iterator[Finding]:
-    """Compare the connections of the fleet, with this worker, with what Redis accepts.
+    """Compare the connections of the fleet, with this worker, with what Redis accepts: each master
+    of a cluster those to the lanes that it has.
 
     Raises:
         BrokerUnavailable: Redis does not answer.
@@ -76,20 +85,31 @@ def check_clients(settings: WorkerSettings) -> Iterator[Finding]:
     import redis
 
     url = settings.redis_url.get_secret_value()
-    with connect(url) as client, translate_errors(url):
-        workers = len(WorkerRegistry(client, settings.namespace).alive())
-        try:
-            info: Mapping[str, Any] = client.info("clients")
-        except redis.ResponseError:
-            return  # another check says that INFO is forbidden
-    if "maxclients" in info:
-        yield from judge_clients(int(info["maxclients"]), workers + 1)
+    connected = connect_lanes(url, settings.namespace, lanes=settings.lanes)
+    with closing(connected) as lanes, translate_errors(url):
+        first = lanes.first
+        workers = len(WorkerRegistry(first.client, first.namespace).alive()) + 1
+        own: Counter[str] = Counter()
+        limits: dict[str, int] = {}
+        for lane in lanes:
+            try:
+                info: Mapping[str, Any] = lane.client.info()
+            except redis.RedisError:
+                continue  # another check says that INFO is forbidden, or that a lane is down
+            if "maxclients" in info:
+                own[info["run_id"]] += 1
+                limits[info["run_id"]] = int(info["maxclients"])
+    for server, limit in limits.items():
+        each = own[server] * _CONNECTIONS_PER_LANE if len(lanes) > 1 else _CONNECTIONS_PER_WORKER
+        yield from judge_clients(limit, workers, each)
 
 
-def judge_clients(maxclients: int, workers: int) -> Iterator[Finding]:
-    """Compare the setting of Redis with the connections of this many workers and their producers.
-    Yield nothing if it is enough."""
-    needed = _CONNECTIONS_PER_WORKER * workers + _OTHER_CONNECTIONS
+def judge_clients(
+    maxclients: int, workers: int, each: int = _CONNECTIONS_PER_WORKER
+) -> Iterator[Finding]:
+    """Compare the setting of Redis with the connections of this many workers, `each` of them with
+    at most so many, and of their producers. Yield nothing if it is enough."""
+    needed = each * workers + _OTHER_CONNECTIONS
     text = (
         f"Redis has maxclients {maxclients}, and {counted(workers, 'worker')} with a producer and "
         f"an exporter open up to {needed} connections"
