@@ -7,11 +7,12 @@ measured apart.
 """
 
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 import redis
 
@@ -19,9 +20,18 @@ from benchmarks.simulation.counted import Counted
 from benchmarks.simulation.fleet import NAMESPACE, make_hosts, submit
 from benchmarks.simulation.servers import Servers
 from benchmarks.simulation.timetable import Timetable
-from benchmarks.simulation.worker import CAPACITY, LEASE_S, STEPS, SimulatedWorker
+from benchmarks.simulation.worker import (
+    BATCH_S,
+    CAPACITY,
+    LEASE_S,
+    PREFETCH_S,
+    STEPS,
+    STORE_S,
+    SimulatedWorker,
+)
 from imagefleet.shared.jobs.redis_keys import lease_lengths_key, leases_key
 from imagefleet.shared.redis_client.connection import connect_lanes
+from imagefleet.worker.queues.lease_keeper import RENEWALS_PER_LEASE
 
 T = TypeVar("T")
 
@@ -57,6 +67,20 @@ class ServiceTimes:
     def per_batch_s(self) -> float:
         """Return the CPU time of the jobs of a batch, without upkeep."""
         return sum(self.mean_s(kind) for kind in ("claim", "record", "check", "end"))
+
+    @classmethod
+    def median(cls, rounds: Sequence[Self]) -> Self:
+        """Return each action as in the round in which it took the median of the CPU time."""
+
+        def middle(kind: str) -> list[Visits]:
+            ordered = sorted(rounds, key=lambda each: each.mean_s(kind))
+            return ordered[(len(ordered) - 1) // 2].samples[kind]
+
+        return cls(
+            samples={kind: middle(kind) for kind in rounds[0].samples},
+            intervals_s=rounds[0].intervals_s,
+            sync_s=statistics.median_low(each.sync_s for each in rounds),
+        )
 
 
 class _Meter:
@@ -151,8 +175,9 @@ def _cpu_s(pid: int) -> float:
 
 
 def _measure_batch(host: SimulatedWorker, meter: _Meter, threads: ThreadPoolExecutor) -> None:
-    for lane in host.lanes:  # a batch takes longer than the pause after a claim that found nothing
-        lane.jobs.claims._claim._paused_until.clear()
+    for lane in host.lanes:  # the pauses after claims that found nothing go on while a batch runs
+        paused_until = lane.jobs.claims._claim._paused_until
+        paused_until.update({queues: at - BATCH_S for queues, at in paused_until.items()})
     batch = meter.run("claim", host.claim_batch)
     assert len(batch) == CAPACITY, "the jobs ran out"
     meter.run("record", lambda: host.report_steps(batch, STEPS // 2, 0.0, 0.0))
@@ -167,10 +192,22 @@ def _measure_upkeep(
 ) -> None:
     """Do all upkeep of one lane."""
     at = number // HOSTS % len(host.lanes)
+    host.lanes[at].jobs.claims.lease.end_rest(time.monotonic())
     for action, (seconds, work) in enumerate(host.upkeep(host.lanes[at], host.keepers[at], fleet)):
         kind = f"upkeep {action} of lane {at}"
         meter.run(kind, work)
-        times.intervals_s[kind] = seconds
+        times.intervals_s[kind] = _renewal_s(at, len(host.lanes)) if action == 0 else seconds
+
+
+def _renewal_s(lane: int, lanes: int) -> float:
+    """Return the mean seconds between renewals of a lease, of a busy host in a large fleet.
+
+    Its batches come from one lane after the other. Each heartbeat renews the lease while it holds
+    a batch of the lane, and so do two more. Then the lease rests, but not that of the first lane.
+    """
+    heartbeat_s = LEASE_S / RENEWALS_PER_LEASE
+    held_s = PREFETCH_S + BATCH_S + STORE_S[1]
+    return heartbeat_s if lane == 0 else lanes * BATCH_S / (held_s / heartbeat_s + 2)
 
 
 def _add_leases(url: str, hosts: int) -> None:

@@ -152,8 +152,8 @@ class SimulatedWorker:
         """Return what a worker does again and again in a lane, with the seconds in between."""
         return [
             (LEASE_S / RENEWALS_PER_LEASE, keeper.heartbeat),
-            (callback_poll_s(fleet), partial(self._look_for_callbacks, lane)),
-            (sweep_pause_s(fleet), lane.sweeper.sweep),
+            (callback_poll_s(fleet, len(self.lanes)), partial(self._look_for_callbacks, lane)),
+            (sweep_pause_s(fleet, len(self.lanes)), lane.sweeper.sweep),
             (_STALLED_S, partial(lane.runs.stalled.find, _STALLED_S)),
         ]
 

@@ -217,7 +217,7 @@ def test_a_worker_that_is_stopped_while_it_joins_keeps_no_other_out(
 class _FailingLease(Lease):
     """It cannot be renewed."""
 
-    def renew(self, status: str = "") -> bool:
+    def renew(self, status: str = "", *, may_rest: bool = False) -> bool:
         raise redis.ResponseError("a script failed")
 
 

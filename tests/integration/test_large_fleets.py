@@ -6,10 +6,12 @@ import time
 import pytest
 import redis
 
+from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import leases_key
 from imagefleet.worker.jobs.image_sweeper import sweep_pause_s
 from imagefleet.worker.queues.claim_types import QueueGroup
+from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.webhooks.delivery_loop import poll_s
 from tests.integration.conftest import MakeClaims
@@ -85,7 +87,67 @@ def test_of_a_hundred_workers_five_on_average_reclaim_in_a_heartbeat(
 
 def test_workers_look_for_callbacks_once_a_second_all_together() -> None:
     assert [poll_s(workers) for workers in (0, 1, 8, 1000)] == [1.0, 1.0, 8.0, 15.0]
+    assert [poll_s(workers, lanes=8) for workers in (0, 1, 8, 1000)] == [1.0, 1.0, 8.0, 120.0]
 
 
 def test_workers_look_for_expired_images_less_often_the_more_they_are() -> None:
     assert [sweep_pause_s(workers) for workers in (0, 1, 8, 1000)] == [5.0, 5.0, 20.0, 60.0]
+    assert [sweep_pause_s(workers, lanes=8) for workers in (0, 1, 8, 1000)] == [5, 5, 20, 480]
+
+
+@pytest.fixture
+def lane_claims(client: redis.Redis, namespace: str) -> Claims:
+    """The claims of a worker of a large fleet in one of two lanes."""
+    claims = Claims(
+        no_retry_client=client,
+        retrying_client=client,
+        namespace=namespace,
+        worker="w",
+        lease_s=60,
+        lane=1,
+        lanes=2,
+    )
+    claims.lease.acquire()
+    _add_workers(client, namespace, 100)
+    return claims
+
+
+def _lease_s(client: redis.Redis, namespace: str) -> float:
+    """Return the seconds until the lease of the worker expires, to the nearest ten."""
+    return round((client.zscore(leases_key(namespace), "w") or 0) - time.time(), -1)
+
+
+def test_a_lease_rests_where_a_worker_of_a_large_fleet_holds_nothing(
+    lane_claims: Claims,
+    client: redis.Redis,
+    namespace: str,
+    group: list[QueueGroup],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keeper = LeaseKeeper(lane_claims, JobRecords(client, namespace, 3600), 60, lambda: None)
+    assert [keeper.heartbeat() for _ in range(3)] == [True, True, False]
+    assert _lease_s(client, namespace) == 480
+    assert lane_claims.claim([QueueGroup(name="64x128", queues=(f"{namespace}.other",))], 1) == []
+    assert not keeper.heartbeat()
+    client.lpush(group[0].queues[0], "a")
+    [claimed] = lane_claims.claim(group, 1)
+    assert _lease_s(client, namespace) == 60
+    assert keeper.heartbeat()
+    assert _lease_s(client, namespace) == 60
+    lane_claims.ack(claimed.tag)
+    assert [keeper.heartbeat() for _ in range(3)] == [True, True, False]
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 421)
+    assert keeper.heartbeat()
+
+
+def test_a_lease_rests_no_more_once_a_claim_has_failed(
+    lane_claims: Claims, client: redis.Redis, namespace: str, group: list[QueueGroup]
+) -> None:
+    keeper = LeaseKeeper(lane_claims, JobRecords(client, namespace, 3600), 60, lambda: None)
+    assert [keeper.heartbeat() for _ in range(3)] == [True, True, False]
+    client.zrem(leases_key(namespace), "w")
+    with pytest.raises(LeaseLost):
+        lane_claims.claim(group, 1)
+    assert keeper.heartbeat()
+    assert _lease_s(client, namespace) == 60

@@ -33,9 +33,10 @@ _MAX_FAILURES: Final = 3
 """Failures in a row after which the store, and not one job, is taken for the reason."""
 
 
-def sweep_pause_s(workers: int) -> float:
-    """Return the mean pause between two looks of one worker in a fleet of this many."""
-    return min(max(_MIN_PAUSE_S, workers * _PAUSE_PER_WORKER_S), _MAX_PAUSE_S)
+def sweep_pause_s(workers: int, lanes: int = 1) -> float:
+    """Return the mean pause between two looks of one worker into one of the lanes. In a large fleet
+    it looks into all of them as often as into one."""
+    return min(max(_MIN_PAUSE_S, workers * _PAUSE_PER_WORKER_S), _MAX_PAUSE_S * lanes)
 
 
 class ImageSweeper:
@@ -46,12 +47,15 @@ class ImageSweeper:
         expiry: ImageExpiry,
         store: ObjectStore,
         count_workers: Callable[[], int] = lambda: 1,
+        lanes: int = 1,
     ) -> None:
         """
         Args:
             count_workers: returns how many workers the fleet has; they share the looks.
+            lanes: how many lanes the fleet has. The entries are of one of them.
         """
         self._count_workers = count_workers
+        self._lanes = lanes
         self._expiry = expiry
         self._store = store
         self._stopped = threading.Event()
@@ -96,7 +100,7 @@ class ImageSweeper:
         pause_s = _MIN_PAUSE_S
         while not self._stopped.wait(pause_s * uniform(0.5, 1.5)):
             try:
-                pause_s = sweep_pause_s(self._count_workers())
+                pause_s = sweep_pause_s(self._count_workers(), self._lanes)
                 deleted, failed = self.sweep()
                 if deleted:
                     log.info("deleted the images of jobs whose time is over: %d", deleted)

@@ -17,6 +17,7 @@
 --        default_steps  steps of a message that names none
 --        batch_steps    most steps among the jobs that are in the batch already, 0 if there are none
 --        max_message_bytes  a message that is longer is returned cut
+--        lease_s        seconds that the lease lasts from a claim on which brings messages; missing: as long as before
 --      2 accounts by level, as JSON: what this script returned last time, {} at first
 -- Returns {accounts as JSON, {{tag, list, message, delivery, 1 if it is cut else 0}, …}, workers that have a lease},
 -- or false if this worker has none: it must acquire one first.
@@ -152,5 +153,8 @@ for _, level in ipairs(LEVELS) do
 end
 for _, queue in ipairs(queues) do
   if queue.empty_levels == #LEVELS then forget_queue(KEYS[4], queue.name) end
+end
+if request.lease_s and #claimed > 0 then
+  redis.call('ZADD', KEYS[2], redis.call('TIME')[1] + request.lease_s, request.worker)
 end
 return {cjson.encode(accounts), claimed, redis.call('ZCARD', KEYS[2])}

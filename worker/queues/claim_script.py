@@ -20,6 +20,7 @@ from imagefleet.shared.jobs.redis_keys import (
 )
 from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.worker.queues.claim_types import Claimed, attempt_name
+from imagefleet.worker.queues.lease import Lease
 
 _NO_PAUSE_WORKERS: Final = 8
 """This many workers need no pause: an empty claim takes Redis 0.1 to 0.2 ms."""
@@ -41,13 +42,20 @@ class ClaimScript:
     """The script of one worker in one of `lanes`. One thread calls it."""
 
     def __init__(
-        self, client: redis.Redis, namespace: str, worker: str, lane: int = 0, lanes: int = 1
+        self,
+        client: redis.Redis,
+        namespace: str,
+        worker: str,
+        lease: Lease,
+        lane: int = 0,
+        lanes: int = 1,
     ) -> None:
         self.number = lane
         """It is the number of the latest claim. Its tags begin with it. Its rest modulo the number
         of lanes is the lane, so that no two lanes of a worker have equal tags."""
         self._lanes = lanes
         self._worker = worker
+        self._lease = lease
         self._keys = [
             claims_key(namespace, worker),
             leases_key(namespace),
@@ -56,7 +64,8 @@ class ClaimScript:
             weights_key(namespace),
         ]
         self._jobs = _ClaimKind(pause_per_worker_s=0.004, max_pause_s=1.0)
-        self._shards = _ClaimKind(pause_per_worker_s=0.02, max_pause_s=5.0)
+        # A worker looks into all lanes for shards as often as into one: there are rarely any.
+        self._shards = _ClaimKind(pause_per_worker_s=0.02, max_pause_s=5.0 * lanes)
         self._paused_until: dict[frozenset[str], float] = {}
         """Queues that were empty are not looked at before this time (monotonic)."""
         parts = ("known_queues", "fair_queueing", "step_affinity", "claim")
@@ -75,7 +84,22 @@ class ClaimScript:
             return []
         self.number += self._lanes
         kind = self._shards if bulk else self._jobs
+        asked_at, claimed = time.monotonic(), None
+        try:
+            claimed, workers = self._call(request, kind)
+        finally:
+            if claimed != []:  # it has brought messages, or may have done so
+                self._lease.end_rest(asked_at)
+        if not claimed and workers > _NO_PAUSE_WORKERS:
+            pause_s = min(workers * kind.pause_per_worker_s, kind.max_pause_s)
+            self._paused_until[queues] = time.monotonic() + pause_s
+        return [self._describe(*fields) for fields in claimed]
+
+    def _call(self, request: dict[str, Any], kind: _ClaimKind) -> tuple[list[Any], int]:
+        """Return what the script claimed, and how many workers have a lease."""
         named = {**request, "claim_number": self.number, "worker": self._worker}
+        if self._lanes > 1:
+            named["lease_s"] = self._lease.length_s
         answer = cast(
             list[Any] | None,
             self._script(keys=self._keys, args=[json.dumps(named), kind.fair_queueing_state]),
@@ -83,10 +107,7 @@ class ClaimScript:
         if answer is None:
             raise LeaseLost(f"the lease of {self._worker} ran out")
         kind.fair_queueing_state, claimed, workers = answer
-        if not claimed and workers > _NO_PAUSE_WORKERS:
-            pause_s = min(workers * kind.pause_per_worker_s, kind.max_pause_s)
-            self._paused_until[queues] = time.monotonic() + pause_s
-        return [self._describe(*fields) for fields in claimed]
+        return claimed, workers
 
     def _describe(
         self, tag: str, list_key: str, message: str, deliveries: int, is_cut: int

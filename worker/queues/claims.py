@@ -56,7 +56,7 @@ class Claims:
     ) -> None:
         """A message may be postponed for `newer_message_s`. Tags tell the `lane` of the claims."""
         self.worker: Final = worker
-        self.lease: Final = Lease(no_retry_client, namespace, worker, lease_s)
+        self.lease: Final = Lease(no_retry_client, namespace, worker, lease_s, lanes)
         """It is the lease on all claims of this worker. `claim` needs one."""
         self.deliveries: Final = deliveries_key(namespace)
         """The hash that counts the deliveries of messages whose workers died."""
@@ -76,7 +76,7 @@ class Claims:
         self._max_message_bytes = max_message_bytes
         self._newer_message_s = newer_message_s
         self._postponed_prefix = postponed_key(namespace, "")
-        self._claim = ClaimScript(no_retry_client, namespace, worker, lane, lanes)
+        self._claim = ClaimScript(no_retry_client, namespace, worker, self.lease, lane, lanes)
         self._delay = load_script(no_retry_client, __package__, "delay")
         self._postpone = load_script(no_retry_client, __package__, "postpone")
         self._delay_queued = load_script(no_retry_client, __package__, "delay_queued")

@@ -5,7 +5,7 @@ messages.
 """
 
 import time
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import redis
 
@@ -20,13 +20,26 @@ from imagefleet.shared.jobs.redis_keys import (
 )
 from imagefleet.shared.redis_client.scripts import load_script
 
+_REST_LENGTHS: Final = 8
+"""A lease that rests is so many times as long: it is renewed so much less often."""
+_RESTING_FLEET: Final = 100
+"""Leases rest in fleets of so many workers. There enough others hear what a heartbeat answers."""
+
 
 class Lease:
-    """The lease of one worker process. It belongs to the process, not to each message."""
+    """The lease of one worker process. It belongs to the process, not to each message.
 
-    def __init__(self, client: redis.Redis, namespace: str, worker: str, lease_s: float) -> None:
+    In a fleet of several lanes it can rest where the worker holds nothing: then it is longer, until
+    a claim brings messages.
+    """
+
+    def __init__(
+        self, client: redis.Redis, namespace: str, worker: str, lease_s: float, lanes: int = 1
+    ) -> None:
         self._worker = worker
-        self._lease_s = lease_s
+        self.length_s: Final = lease_s
+        self._resting_s = lease_s if lanes == 1 else lease_s * _REST_LENGTHS
+        self._rests_until = 0.0
         self._prefix = claims_key(namespace, "")
         self._leases = [leases_key(namespace), lease_lengths_key(namespace)]
         self._deliveries = deliveries_key(namespace)
@@ -50,16 +63,32 @@ class Lease:
         self._reclaim_expired = load_script(client, __package__, "reclaim_expired")
 
     def acquire(self, status: str = "") -> None:
-        """Acquire the lease, also after it was lost. `Claims.claim` needs it.
+        """Acquire the lease, also after it was lost. `Claims.claim` needs it. It does not rest.
 
         Args:
             status: what `imagefleet fleet` shows of this worker; see `WorkerStatus.dump`.
         """
         self._renew(status, acquire=True)
 
-    def renew(self, status: str = "") -> bool:
-        """Renew the lease. Return False if it expired and others reclaimed the messages."""
-        return self._renew(status, acquire=False)
+    def renew(self, status: str = "", *, may_rest: bool = False) -> bool:
+        """Renew the lease. Return False if it expired and others reclaimed the messages.
+
+        Args:
+            may_rest: in a large fleet the lease rests if the worker had no claims at this renewal
+                and the one before: a server that failed over may have forgotten their end.
+        """
+        may_rest &= self.tags_at_renewal == set() and self.workers >= _RESTING_FLEET
+        return self._renew(status, acquire=False, may_rest=may_rest)
+
+    @property
+    def rests(self) -> bool:
+        """Whether the lease needs no renewal now, as long as the worker holds nothing."""
+        return time.monotonic() < self._rests_until
+
+    def end_rest(self, claimed_at: float) -> None:
+        """Note that a claim may have brought messages, and has made the lease short then."""
+        self._rests_until = 0.0
+        self._certain_until = min(self._certain_until, claimed_at + self.length_s)
 
     @property
     def was_held(self) -> bool:
@@ -70,17 +99,22 @@ class Lease:
         """Return whether the lease may have expired since it was acquired or renewed last."""
         return time.monotonic() >= self._certain_until
 
-    def _renew(self, status: str, *, acquire: bool) -> bool:
+    def _renew(self, status: str, *, acquire: bool, may_rest: bool = False) -> bool:
         asked_at = time.monotonic()
         renewed, drain_requested, workers, tags, any_expired, any_due, next_expiry_s = cast(
             list[Any],
             self._renew_lease(
                 keys=[*self._leases, *self._status_keys, self._prefix + self._worker, self._later],
-                args=[self._worker, self._lease_s, int(acquire), status],
+                args=[
+                    *(self._worker, self.length_s, int(acquire), status),
+                    *(self._resting_s, int(may_rest)),
+                ],
             ),
         )
+        rests = may_rest and tags == []
         if renewed:
-            self._certain_until = asked_at + self._lease_s
+            self._certain_until = asked_at + (self._resting_s if rests else self.length_s)
+        self._rests_until = self._certain_until - self.length_s if rests else 0.0
         self.drain_requested = bool(drain_requested)
         self.workers = workers
         self.tags_at_renewal = None if tags is None else set(tags)
@@ -99,6 +133,6 @@ class Lease:
     def _reclaim(self, worker: str, count: int) -> list[tuple[str, int]]:
         answer = self._reclaim_expired(
             keys=[*self._leases, self._deliveries, *self._status_keys],
-            args=[self._prefix, worker, count, self._lease_s],
+            args=[self._prefix, worker, count, self._resting_s],
         )
         return [(name, messages) for name, messages in cast(list[Any], answer)]

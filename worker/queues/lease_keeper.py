@@ -72,6 +72,10 @@ class LeaseKeeper:
         self._report = report
         self._renew_offers = renew_offers or (lambda: None)
         self._attended_tags = attended_tags or claims.held_tags
+        self._left_out = 0
+        """Heartbeats that were left out since the latest one, because the lease rested."""
+        self._heartbeats = 1
+        """How many heartbeats the latest one stands for."""
         self._unattended: dict[str, float] = {}
         """By tag: when a claim was first seen that the worker does not attend to."""
         self._lease_s = lease_s
@@ -107,8 +111,7 @@ class LeaseKeeper:
             notify_systemd("WATCHDOG=1")  # also while Redis is away: the worker waits for it
             pause_s = self._heartbeat_s
             try:
-                self.heartbeat()
-                expiry_s = self._next_expiry_s()
+                expiry_s = self._next_expiry_s() if self.heartbeat() else None
                 if expiry_s is not None:
                     if self._stopped.wait(expiry_s):
                         return
@@ -132,19 +135,25 @@ class LeaseKeeper:
 
     def _is_due_here(self, per_heartbeat: float) -> bool:
         """Return whether this worker is among the `per_heartbeat` that a fleet needs on average."""
-        return random.random() * self._claims.lease.workers < per_heartbeat
+        return random.random() * self._claims.lease.workers < per_heartbeat * self._heartbeats
 
     def _grace_period_end(self) -> float:
         """Return when reclaiming may begin: after an outage of Redis the other workers need time to
         renew first. A start may follow such an outage too."""
         return time.monotonic() + 2 * self._heartbeat_s
 
-    def heartbeat(self) -> None:
-        """Renew the lease once, and recover what is lost or due. The thread calls this."""
+    def heartbeat(self) -> bool:
+        """Renew the lease once, and recover what is lost or due. The thread calls this. Return
+        False if the lease rests."""
+        if self._claims.lease.rests and not self._claims.held_tags():
+            self._left_out += 1
+            return False
+        self._heartbeats, self._left_out = self._left_out + 1, 0
         if not self._claims.lease.was_held:
             self._take_over()
-            return
-        if self._claims.lease.renew(self._status()):
+            return True
+        # The status is renewed with each heartbeat, and its lease never rests.
+        if self._claims.lease.renew(self._status(), may_rest=self._report is None):
             metrics.LEASE_RENEWALS.inc()
         else:
             log.error("the lease ran out while this host was frozen; other workers have its jobs")
@@ -155,6 +164,7 @@ class LeaseKeeper:
         for step in (self._abandon_unattended, self._requeue_orphans, self._renew_offers):
             self._attempt(step)
         self._recover_for_fleet()
+        return True
 
     def _status(self) -> str:
         return "" if self._report is None else self._report.status()

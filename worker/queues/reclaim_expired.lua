@@ -5,7 +5,7 @@
 --      3 deliveries (hash: sha1 of message -> count)
 --      4 the status that each worker reports (hash: worker -> JSON)   5 workers that were asked to drain (set)
 -- ARGV 1 prefix of the claims hashes   2 worker that gives up its lease ('': all whose lease expired)
---      3 deliveries to count for each message   4 seconds of this worker's lease
+--      3 deliveries to count for each message   4 seconds of the longest lease
 -- Returns {{worker, number of messages}, …}.
 local MAX_LEASE_S = 3600  -- the length of a lease that is not known: release 0.1.0 stores no lengths
 local MAX_LEASES_READ = 1000

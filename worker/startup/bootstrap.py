@@ -265,7 +265,10 @@ class _Builder:
                 {info.digest: info.model_license},
             ),
             image_sweeper=ImageSweeper(
-                image_expiry(lane, self._settings, self._stores), self._stores.images, count_workers
+                image_expiry(lane, self._settings, self._stores),
+                self._stores.images,
+                count_workers,
+                lanes=len(self._retrying),
             ),
         )
 

@@ -41,9 +41,12 @@ _LEASE_S: Final = 60.0
 _REDIS_RETRY_S: Final = 2.0
 
 
-def poll_s(workers: int) -> float:
-    """Return how long a worker pauses after it found no callback that is due."""
-    return min(max(1, workers) * _POLL_PER_WORKER_S, _MAX_POLL_S)
+def poll_s(workers: int, lanes: int = 1) -> float:
+    """Return how long a worker pauses after it found no callback that is due in one of the lanes.
+
+    In a large fleet it looks into all of them as often as into one.
+    """
+    return min(max(1, workers) * _POLL_PER_WORKER_S, _MAX_POLL_S * lanes)
 
 
 class MessageSender(Protocol):
@@ -65,6 +68,7 @@ class DeliveryLoop:
         count_workers: Callable[[], int] = lambda: 1,
         permits: SenderPermits | None = None,
         on_sender_free: Callable[[], None] | None = None,
+        lanes: int = 1,
     ) -> None:
         """
         Args:
@@ -72,10 +76,12 @@ class DeliveryLoop:
                 they share the polling.
             permits: those that this loop shares with others. None: it has its own.
             on_sender_free: called when a sender has become free. None: only this loop is woken.
+            lanes: how many lanes the fleet has. The outbox is of one of them.
         """
         self._outbox = outbox
         self._sender = sender
         self._delays_s = delays_s
+        self._lanes = lanes
         self._count_workers = count_workers
         self._stopped = threading.Event()
         self._wake = threading.Event()
@@ -140,7 +146,7 @@ class DeliveryLoop:
             while not self._stopped.is_set():
                 try:
                     claimed = self._claim_and_submit(pool)
-                    pause_s = 0.0 if claimed else poll_s(self._count_workers())
+                    pause_s = 0.0 if claimed else poll_s(self._count_workers(), self._lanes)
                 except redis.RedisError as error:
                     log.warning(
                         "Redis does not answer; no callbacks are sent until it does: %s", error

@@ -30,6 +30,7 @@ class LaneDelivery:
                 count_workers=count_workers,
                 permits=permits,
                 on_sender_free=self._wake_all,
+                lanes=len(outboxes),
             )
             for outbox in outboxes
         ]
