@@ -10,7 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from imagefleet.producer.connection.lane_records import LaneRecords
-from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnreadableRecord
+from imagefleet.shared.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    InvalidRequest,
+    UnreadableRecord,
+)
 from imagefleet.shared.jobs.model import TERMINAL, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -18,11 +23,7 @@ from imagefleet.shared.jobs.recent_ends import RecentEnds
 from imagefleet.shared.jobs.record_marks import Mark
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.redis_client.cluster_check import check_number
-from imagefleet.shared.redis_client.connection import (
-    check_connection,
-    connect_lanes,
-    translate_errors,
-)
+from imagefleet.shared.redis_client.connection import check_decodes, connect_lanes, translate_errors
 from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.memory import RedisMemory, read_fullest_memory
 from imagefleet.shared.redis_client.server_check import find_fault, find_risks
@@ -56,14 +57,14 @@ class Connection:
         self.lanes: Final = (
             connect_lanes(self._url, settings.namespace, lanes=settings.lanes, **options)
             if redis is None
-            else Lanes.single(_check_decodes(redis), settings.namespace)
+            else Lanes.single(check_decodes(redis), settings.namespace)
         )
         self.redis: Final = self.lanes.first.client
         """The client of what is of the whole fleet, whose keys begin with `namespace`."""
         self.namespace: Final = self.lanes.first.namespace
         self.records: Final = LaneRecords(self.lanes, settings.retention_s)
         self.recent_ends: Final = RecentEnds(self.lanes)
-        self._offers = OfferRegistry(self.redis, self.namespace)
+        self._offers = OfferRegistry(self.redis, self.namespace, keeps_known=len(self.lanes) > 1)
         self._checked = self._warned_of_no_worker = False
         self._lanes_compared = redis is not None or not settings.in_cluster
 
@@ -235,10 +236,10 @@ class Connection:
             self._stores[url] = open_store(url)
         return self._stores[url]
 
-    def read_fleet(self) -> "FleetStatus":
-        """Return the status of the fleet."""
+    def read_fleet(self, **options: float) -> "FleetStatus":
+        """Return the status of the fleet; see `FleetReader.read`."""
         with self.translate_errors():
-            return self.fleet.read()
+            return self.fleet.read(**options)
 
     def read_memory(self) -> RedisMemory | None:
         """Return the memory of Redis, or of the fullest master; None if this user may not ask."""
@@ -260,7 +261,12 @@ class Connection:
 
         It is logged once, and again only after a worker was alive in between.
         """
-        alive = bool(self.workers())
+        try:
+            alive = bool(self.workers())
+        except BrokerUnavailable:
+            if len(self.lanes) == 1:
+                raise
+            return  # the other lanes may answer
         if not alive and not self._warned_of_no_worker:
             log.warning("no worker is alive; unfinished work waits until one is ready")
         self._warned_of_no_worker = not alive
@@ -278,18 +284,12 @@ class Connection:
 
     def check(self) -> None:
         """Raise BrokerUnavailable unless Redis answers."""
-        check_connection(self.redis, self._url)
+        with translate_errors(self._url):
+            self.redis.ping()
 
     def close(self) -> None:
         """Close the connections to Redis."""
         self.lanes.close()
-
-
-def _check_decodes(redis: "Redis") -> "Redis":
-    """Return the client. Raise ConfigurationError if its answers are bytes."""
-    if not redis.get_connection_kwargs().get("decode_responses"):
-        raise ConfigurationError("redis: the client must be made with decode_responses=True")
-    return redis
 
 
 def _check_ended(job_id: str, state: State) -> None:

@@ -111,8 +111,11 @@ class OfferRegistry:
     """The registry holds the offers of one namespace, and caches them for 10 seconds once there are
     any."""
 
-    def __init__(self, client: "Redis", namespace: str) -> None:
+    def __init__(self, client: "Redis", namespace: str, *, keeps_known: bool = False) -> None:
+        """With `keeps_known` what was offered last counts while Redis does not answer: the lanes
+        of the jobs may."""
         self._redis = client
+        self._keeps_known = keeps_known
         self._key = offers_key(namespace)
         self._offered_at_key = offered_at_key(namespace)
         self._announce = load_script(client, __package__, "announce_offers")
@@ -138,13 +141,25 @@ class OfferRegistry:
         Empty until the first worker of the fleet is ready.
         """
         if not self._offers or time.monotonic() - self._read_at > _CACHE_TTL_S:
-            texts = read_key(self._redis, lambda pipe: pipe.hgetall(self._key)) or {}
-            self._offers = dict(_readable(texts))
-            others = texts.keys() - {DEFAULT_MODEL}
-            if DEFAULT_MODEL in texts and len(others) == len(self._offers) == 1:  # all serve it
-                self._offers.setdefault(DEFAULT_MODEL, *self._offers.values())
-            self._read_at = time.monotonic()
+            self._read()
         return self._offers
+
+    def _read(self) -> None:
+        import redis
+
+        try:
+            texts = read_key(self._redis, lambda pipe: pipe.hgetall(self._key)) or {}
+        except redis.RedisError as error:
+            if not self._keeps_known or not self._offers:
+                raise
+            log.warning("what workers offer is not known now, and counts as before: %s", error)
+            self._read_at = time.monotonic()
+            return
+        self._offers = dict(_readable(texts))
+        others = texts.keys() - {DEFAULT_MODEL}
+        if DEFAULT_MODEL in texts and len(others) == len(self._offers) == 1:  # all serve it
+            self._offers.setdefault(DEFAULT_MODEL, *self._offers.values())
+        self._read_at = time.monotonic()
 
 
 def _readable(texts: Mapping[str, str]) -> Iterator[tuple[str, Offer]]:

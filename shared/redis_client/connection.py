@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # importing redis takes 0.25 s, which importing imagefleet mu
 
 RETRY_FOREVER = -1
 """Number of retries for a worker, which may hold finished images."""
+_ADVICE = "; start it or set IMAGEFLEET_REDIS_URL"
 
 
 def connect(
@@ -151,6 +152,13 @@ def check_connection(client: "Redis", url: str) -> None:
         client.ping()
 
 
+def check_decodes(client: "Redis") -> "Redis":
+    """Return a client of another owner. Raise ConfigurationError if its answers are bytes."""
+    if not client.get_connection_kwargs().get("decode_responses"):
+        raise ConfigurationError("redis: the client must be made with decode_responses=True")
+    return client
+
+
 def server_of(url: str) -> str:
     """Return the host, port and path of an address, without its credentials and options."""
     # Passwords may be in the part before the last @ and in the query.
@@ -161,7 +169,7 @@ def _describe_error(error: Exception, url: str) -> str:
     import redis
     from redis.sentinel import MasterNotFoundError
 
-    from imagefleet.shared.redis_client.write_errors import is_temporary
+    from imagefleet.shared.redis_client.write_errors import describe_failure, is_temporary
 
     where = server_of(url)
     if isinstance(error, MasterNotFoundError):
@@ -169,17 +177,9 @@ def _describe_error(error: Exception, url: str) -> str:
             f"no Sentinel of {where} answers with a master of that name; check their addresses, "
             "their password and the name"
         )
-    if isinstance(error, redis.AuthenticationError):
-        return f"Redis at {where} refuses the credentials: {error}"
-    if isinstance(error, redis.exceptions.NoPermissionError):
-        return f"Redis at {where} does not give this user the rights of docs/redis.md: {error}"
-    if isinstance(error, redis.OutOfMemoryError):
-        return f"Redis at {where} is full and took nothing: {error}"
-    if is_temporary(error):
-        return f"Redis at {where} takes no writes for now and took nothing: {error}"
-    if isinstance(error, redis.ResponseError):
-        return f"Redis at {where} refuses the command: {error}"
-    return f"Redis at {where} does not answer ({error}); start it or set IMAGEFLEET_REDIS_URL"
+    refusals = (redis.AuthenticationError, redis.ResponseError)
+    advice = "" if isinstance(error, refusals) or is_temporary(error) else _ADVICE
+    return f"Redis at {where} {describe_failure(error)}{advice}"
 
 
 def celery_url(url: str) -> str:

@@ -2,7 +2,7 @@
 
 Causes are too few replicas, a failing disk, no memory, a master that is a replica for a moment, a
 long script, a cluster without a master for the slot, or a slot that is being moved. Input: an error
-of redis-py. Output: whether it is temporary, and a retry that waits until it is over.
+of redis-py. Output: whether it is temporary, what it says, and a retry that waits until it is over.
 """
 
 import re
@@ -56,6 +56,23 @@ def is_outage(error: Exception) -> bool:
         reason = str(error).rpartition(_OF_PIPELINE)[2]
         return is_temporary(error) or bool(_NOT_ALLOWED.search(reason))
     return isinstance(error, redis.RedisError)
+
+
+def describe_failure(error: Exception) -> str:
+    """Return what a server does with a command that failed, such as "does not answer (…)"."""
+    if isinstance(error, redis.AuthenticationError):
+        return f"refuses the credentials: {error}"
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return f"does not give this user the rights of docs/redis.md: {error}"
+    if isinstance(error, redis.OutOfMemoryError):
+        return f"is full and took nothing: {error}"
+    if is_temporary(error):
+        return f"takes no writes for now and took nothing: {error}"
+    if isinstance(error, redis.ResponseError):
+        return f"refuses the command: {error}"
+    if isinstance(error, redis.RedisError):
+        return f"does not answer ({error})"
+    return f"failed with {type(error).__name__}: {error}"
 
 
 class RetryUntilWritable(Retry):

@@ -1,5 +1,6 @@
 """A worker process takes the jobs of a fleet whose lanes lie in a real cluster."""
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -82,24 +83,21 @@ def test_a_worker_goes_on_when_a_master_is_killed(
         cluster.kill_master_of(producer.connection.namespace)
         after = [until(partial(_submitted, producer, n)) for n in range(JOBS)]
         assert finish(producer, [*before, *after]) == {State.SUCCEEDED}
-        lanes, down = producer.connection.lanes, _end_for_good(cluster, producer)
+        lanes, down = producer.connection.lanes, _end_first_lane(cluster, producer)
         ids = [job_id for n in range(3 * JOBS) if lanes.of(job_id := f"own-{n}").number not in down]
         others = [producer.submit("job", seed=1, id=job_id) for job_id in ids]
         assert finish(producer, others) == {State.SUCCEEDED}
         second = _ready(start, cluster)
-        assert f"lane {min(down)} does not answer, and its jobs wait" in second.output()
+        assert re.search("lane 0 does not answer .*: its jobs wait", second.output())
         assert (worker.terminate(), second.terminate()) == (0, 0)
 
 
-def _end_for_good(cluster: RedisCluster, producer: Client) -> set[int]:
-    """Kill a master and its replica, but not those of lane 0. Return the lanes that are down."""
+def _end_first_lane(cluster: RedisCluster, producer: Client) -> set[int]:
+    """Kill the master of lane 0, which has no replica any more. Return the lanes that are down."""
     lanes = producer.connection.lanes
     masters = [cluster.master_of(lane.namespace).port for lane in lanes]
-    other = next(port for port in masters if port != masters[0])
-    down = {number for number, port in enumerate(masters) if port == other}
-    cluster.kill_master_of(lanes[min(down)].namespace)
-    cluster.master_of(lanes[min(down)].namespace).kill()
-    return down
+    cluster.master_of(lanes.first.namespace).kill()
+    return {number for number, port in enumerate(masters) if port == masters[0]}
 
 
 def _submitted(producer: Client, number: int) -> Job | None:

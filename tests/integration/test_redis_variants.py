@@ -150,7 +150,7 @@ def test_a_full_redis_refuses_jobs_and_loses_none(
         producer.submit("one too many", id="too-many")
     submitting = threading.Thread(target=lambda: _submit_until_accepted(producer))
     submitting.start()
-    worker.await_log("does not answer the lease keeper: command not allowed")
+    worker.await_log("is not renewed: Redis is full")
     admin.config_set("maxmemory", "0")
     submitting.join(timeout=900)
     assert producer.get("too-many").status().request.prompt == "one too many"

@@ -1,5 +1,8 @@
 """Permits for jobs that start from images are shared between tenants and hosts."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from imagefleet.worker.jobs.input_permits import (
@@ -8,6 +11,8 @@ from imagefleet.worker.jobs.input_permits import (
     ReturnSchedule,
     image_source,
 )
+from imagefleet.worker.jobs.intake import Intake
+from imagefleet.worker.jobs.job_lanes import JobLanes
 
 
 def _source(tenant: str | None, *hosts: str) -> ImageSource:
@@ -83,3 +88,14 @@ def test_delayed_jobs_of_a_tenant_return_one_after_another() -> None:
     assert max(schedule.next_pause_s("a") for _ in range(50_000)) == pytest.approx(600.0)
     now += 1_000.0
     assert schedule.next_pause_s("a") == 2.0
+
+
+def test_the_returns_of_jobs_of_several_lanes_are_spread_together() -> None:
+    starter = SimpleNamespace(
+        refuser=SimpleNamespace(reject_message=None), lora_names=(), reads_weights=True
+    )
+    lane: Any = SimpleNamespace(claims=None, starter=starter)
+    claims: Any = SimpleNamespace(holds=None)
+    nothing: Any = None
+    intake = Intake(JobLanes(claims, [lane] * 3), nothing, nothing, 3, on_started=nothing)
+    assert len({id(each._returns) for each in intake._receivers}) == 1

@@ -33,6 +33,7 @@ from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.intake import Intake, SendToPool
 from imagefleet.worker.jobs.job_lanes import JobLanes
 from imagefleet.worker.queues.claim_types import QueueGroup
+from imagefleet.worker.queues.lane_claims import REQUEUE_S
 
 log = logging.getLogger(__name__)
 
@@ -148,13 +149,22 @@ class Dispatcher:
         self._closed = True
 
     def release_waiting(self) -> list[Attempt]:
-        """Remove and return the attempts of which no image has reached the devices."""
+        """Remove and return the attempts of which no image has reached the devices.
+
+        Where there are several lanes, jobs that start while one of them hangs are not waited for:
+        after `close` call this again.
+        """
         if self._prefetch is not None and not self._closed:
             self._prefetch.result()
-        with self._lock:  # after `close` a prefetch holds the lock already, or will claim nothing
+        # After `close` a prefetch holds the lock already, or will claim nothing.
+        if not self._lock.acquire(timeout=-1 if len(self._claims.parts) == 1 else REQUEUE_S):
+            return []
+        try:
             waiting = attempts_in(self._waiting)
             self._waiting.clear()
             waiting += self._input_images.pop_all()
+        finally:
+            self._lock.release()
         return waiting
 
     def _claim_and_start(self, free_slots: int, prefer: Shape | None = None) -> None:

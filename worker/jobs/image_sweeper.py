@@ -17,6 +17,7 @@ import redis
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.model import check_job_id
+from imagefleet.shared.redis_client.write_errors import describe_failure
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import job_folder
 from imagefleet.worker.process.log_format import log_fields
@@ -107,9 +108,7 @@ class ImageSweeper:
                 if failed:
                     pause_s = _PAUSE_AFTER_FAILURE_S
             except redis.RedisError as error:
-                log.warning(
-                    "Redis does not answer; no expired images are deleted until it does: %s", error
-                )
+                log.warning("no expired images are deleted now: Redis %s", describe_failure(error))
             except Exception:  # the worker can still generate, and other workers delete too
                 log.exception("the deletion of images failed")
                 pause_s = _PAUSE_AFTER_FAILURE_S

@@ -19,6 +19,7 @@ from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.input_permits import ReturnSchedule
 from imagefleet.worker.jobs.job_lanes import JobLanes
 from imagefleet.worker.jobs.receive import MessageReceiver
 from imagefleet.worker.queues.claim_types import Claimed
@@ -47,8 +48,9 @@ class Intake:
         self._claims = lanes.claims
         self._backlog = backlog
         self._on_started = on_started
+        returns = ReturnSchedule()
         self._receivers = [
-            MessageReceiver(lane, self._claims.holds, input_images, max_deliveries)
+            MessageReceiver(lane, self._claims.holds, input_images, returns, max_deliveries)
             for lane in lanes
         ]
         self._strategies: dict[str, Any] = {}

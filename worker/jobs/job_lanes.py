@@ -6,6 +6,8 @@ So what handles one job knows one lane only. A fleet on one server has one lane.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Final, Self
 
 from imagefleet.worker.devices.slots import Slot
@@ -68,15 +70,18 @@ class JobLanes:
     ) -> list[Attempt]:
         """Requeue attempts, and return those that were; see `JobExecutor.requeue`.
 
-        Lanes that did not answer lately come last: each is waited for.
+        All lanes are asked at the same time. The attempts of one that does not answer are requeued
+        when it does, and are not returned.
         """
-        answering_first = sorted(range(len(self._lanes)), key=self.claims.is_paused)
-        return [
-            each
-            for lane in map(self._lanes.__getitem__, answering_first)
-            if (own := [attempt for attempt in attempts if self.of(attempt.tag) is lane])
-            for each in lane.executor.requeue(own, counted=counted, failure=failure)
-        ]
+        requeued = self.claims.in_each_lane(
+            {
+                number: partial(lane.executor.requeue, own, counted=counted, failure=failure)
+                for number, lane in enumerate(self._lanes)
+                if (own := [each for each in attempts if self.claims.number_of(each.tag) == number])
+            },
+            "its jobs are requeued later",
+        )
+        return list(chain.from_iterable(requeued))
 
     def report_progress(self, steps: Mapping[Slot, int]) -> None:
         """Note how many steps the slots on the devices have done."""

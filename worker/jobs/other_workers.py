@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 _STATUS_AGE_S: Final = 2.0
 """What the workers report is read again after so many seconds."""
+_RETRY_S: Final = 30.0
+"""It is read again so long after Redis did not answer: it may hang, and the jobs of all lanes wait
+for the answer of the first one."""
 _MAX_WAIT_S: Final = 300.0
 """For so long a worker leaves a job to others. They may look able and still not claim it."""
 _MAX_JOBS: Final = 10_000
@@ -81,6 +84,7 @@ class OtherWorkers:
         try:
             self._statuses = self._registry.statuses()
         except redis.RedisError as error:
+            self._read_at = time.monotonic() + _RETRY_S
             log.warning("what other workers report is not known now: %s", error)
 
 

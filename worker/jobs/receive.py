@@ -39,9 +39,11 @@ class MessageReceiver:
         lane: JobLane,
         is_held: Callable[[str], bool],
         input_images: InputImages,
+        returns: ReturnSchedule,
         max_deliveries: int,
     ) -> None:
-        """Take a function that returns whether this worker holds a claim, of any lane."""
+        """Take a function that returns whether this worker holds a claim, of any lane, and when
+        delayed jobs of all lanes return."""
         starter = lane.starter
         self._claims = lane.claims
         self._is_held = is_held
@@ -49,7 +51,7 @@ class MessageReceiver:
         self.reject: Final = self._refuser.reject_message
         self._lora_names, self._reads_weights = starter.lora_names, starter.reads_weights
         self._input_images = input_images
-        self._returns = ReturnSchedule()
+        self._returns = returns
         self._max_deliveries = max_deliveries
 
     def receive(self, claimed: Claimed, task: str, strategy: Callable[..., Any]) -> bool:

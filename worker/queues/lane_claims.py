@@ -6,18 +6,23 @@ its own lease and its own turns. This module does not depend on jobs.
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from functools import partial
+from typing import Any, Final, Self, TypeVar
 
 import redis
 
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.queues import queue_of_compile_key, queue_of_list
 from imagefleet.shared.process.backoff import backoff_s
+from imagefleet.shared.redis_client.each_lane import ask_at_once
+from imagefleet.shared.redis_client.write_errors import describe_failure
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup, tag_number
 from imagefleet.worker.queues.claims import NO_LIMIT, Claims
+
+Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +30,10 @@ _MIN_PAUSE_S: Final = 1.0
 _MAX_PAUSE_S: Final = 60.0
 """A lane whose server does not answer is asked again after pauses between half of the first and the
 second: a try may take 5 s, in which the other lanes wait."""
+REQUEUE_S: Final = 1.0
+"""All lanes together have so many seconds to take messages back. A worker that ends may have three
+in all; a lane that is slower gets its messages back from the thread that asks it, or from another
+worker once the lease has expired."""
 
 
 @dataclass(kw_only=True)
@@ -76,28 +85,44 @@ class LaneClaims:
         """Whether the message is neither acknowledged nor requeued yet."""
         return self.of(tag).holds(tag)
 
+    def other_lanes_answer(self) -> bool:
+        """Whether this worker has a lease in a lane beside the first."""
+        return any(not part.lease.may_have_expired() for part in self.parts[1:])
+
+    def may_end(self, tag: str) -> bool:
+        """Whether a message is held that can still be acknowledged: one of several lanes has not
+        been away for the length of a lease."""
+        part = self.of(tag)
+        return part.holds(tag) and (len(self.parts) == 1 or not part.lease.may_have_expired())
+
     def requeue(self, *tags: str, counted: bool = False) -> int:
-        """Put messages back to the heads of their queues; see `Claims.requeue`."""
-        return sum(
-            part.requeue(*own, counted=counted)
-            for number, part in enumerate(self.parts)
-            if (own := [tag for tag in tags if self.number_of(tag) == number])
+        """Put messages back to the heads of their queues; see `Claims.requeue`. Those of a lane
+        that does not answer follow when it does."""
+        requeued = self.in_each_lane(
+            {
+                number: partial(part.requeue, *own, counted=counted)
+                for number, part in enumerate(self.parts)
+                if (own := [tag for tag in tags if self.number_of(tag) == number])
+            },
+            "its messages are requeued later",
         )
+        return sum(requeued)
 
     def release_all(self) -> int:
         """Requeue every message and give up the leases. Return the number of messages.
 
         Those of a lane that does not answer are requeued by others once this lease has expired.
         """
-        released = 0
-        for number, part in enumerate(self.parts):
-            try:
-                released += part.lease.release_all()
-            except redis.RedisError as error:
-                if len(self.parts) == 1:
-                    raise
-                log.warning("the lease in lane %d was not released: %s", number, error)
-        return released
+        asks = {number: part.lease.release_all for number, part in enumerate(self.parts)}
+        return sum(self.in_each_lane(asks, "the lease there was not released"))
+
+    def in_each_lane(
+        self, asks: Mapping[int, Callable[[], Answer]], otherwise: str
+    ) -> list[Answer]:
+        """Call the function of each lane at the same time. Return the answers that come within
+        `REQUEUE_S`. The log says `otherwise` of the other lanes. If there is only one lane, it is
+        waited for, and its error is raised."""
+        return list(ask_at_once(asks, len(self.parts), REQUEUE_S, otherwise).values())
 
     def claim(
         self,
@@ -186,7 +211,9 @@ class LaneClaims:
         self._outages[number] = _Outage(
             error=failure, failures=failures + 1, ends_at=time.monotonic() + pause_s
         )
-        log.warning("lane %d does not answer, again in %.1f s: %s", number, pause_s, failure)
+        lost = "has lost the lease of this worker"
+        what = lost if isinstance(failure, LeaseLost) else describe_failure(failure)
+        log.warning("lane %d is asked again in %.1f s; it %s", number, pause_s, what)
 
     def held_tags(self) -> set[str]:
         """Return the tags of all messages that are neither acknowledged nor requeued yet."""

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import redis
 
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.redis_client.write_errors import is_outage
+from imagefleet.shared.redis_client.write_errors import describe_failure, is_outage
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.critical_thread import critical_thread
 from imagefleet.worker.process.systemd import notify_systemd
@@ -31,6 +31,7 @@ _EXPIRY_MARGIN_S: Final = 0.05
 """Seconds after which a lease that expires now has certainly expired, by the clock of Redis."""
 _SWEEPS_PER_HEARTBEAT: Final = 0.25
 """Workers that sweep queues. A sweep of a long queue takes Redis 2 ms, and nothing waits for it."""
+_NOT_RENEWED: Final = "the lease of this worker is not renewed: Redis %s"
 
 
 class StatusReport(Protocol):
@@ -90,7 +91,7 @@ class LeaseKeeper:
         try:
             self._take_over()
         except redis.RedisError as error:
-            log.warning("Redis does not answer the lease keeper: %s", error)
+            log.warning(_NOT_RENEWED, describe_failure(error))
         self._thread.start()
 
     def _take_over(self) -> None:
@@ -100,10 +101,11 @@ class LeaseKeeper:
             self._claims.lease.acquire(self._status())
         self._reported()
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Renew the lease no more, and wait up to `timeout_s` for the heartbeat that goes on."""
         self._stopped.set()
         if self._thread.ident is not None:
-            self._thread.join(timeout=5)
+            self._thread.join(timeout_s)
 
     def _loop(self) -> None:
         pause_s = self._heartbeat_s
@@ -119,7 +121,7 @@ class LeaseKeeper:
                     self._attempt(self._reclaim_expired)
             except redis.RedisError as error:
                 self._reclaim_from = self._grace_period_end()
-                log.warning("Redis does not answer the lease keeper: %s", error)
+                log.warning(_NOT_RENEWED, describe_failure(error))
 
     def _next_expiry_s(self) -> float | None:
         """Return after how many seconds this worker should look for an expired lease; None if there

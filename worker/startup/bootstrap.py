@@ -41,7 +41,12 @@ from imagefleet.worker.process.log_format import name_worker
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.join_fleet import FleetJoin, member_of
-from imagefleet.worker.startup.lane_parts import image_expiry, make_claims, make_dead_letters
+from imagefleet.worker.startup.lane_parts import (
+    image_expiry,
+    make_claims,
+    make_dead_letters,
+    on_lease_lost,
+)
 from imagefleet.worker.startup.load_model import load_model
 from imagefleet.worker.startup.redis_clients import connect_clients
 from imagefleet.worker.startup.start_delivery import start_delivery
@@ -123,7 +128,9 @@ class _Builder:
             delivery=self._delivery,
             outboxes=[Outbox(lane.client, lane.namespace) for lane in self._no_retry],
             status=self._status,
-            fleet=FleetJoin.build(first, self._settings, self._name, self._status),
+            fleet=FleetJoin.build(
+                self._retrying, self._no_retry, self._settings, self._name, self._status
+            ),
         )
 
     def _warm(self) -> Sequence[Stream]:
@@ -250,6 +257,7 @@ class _Builder:
             lambda: len(self._backlog.tags()),
             self._hooks.on_drain_requested,
             self._settings.lease_s,
+            self._claims.other_lanes_answer,
         )
 
     def _build_upkeep(self, lane: Lane, context: ShardContext) -> LaneUpkeep:
@@ -279,7 +287,7 @@ class _Builder:
             self._claims.parts[lane.number],
             self._job_records(lane),
             self._settings.lease_s,
-            partial(self._hooks.on_lease_lost, lane.number),
+            partial(on_lease_lost, self._no_retry, lane.number, self._hooks.on_lease_lost),
             self._dispatcher.attended_tags,
             self._status if is_first else None,
             self._offer_renewal(lane) if is_first else None,

@@ -8,8 +8,9 @@ differ never both join.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, Self
 
 import redis
@@ -23,7 +24,7 @@ from imagefleet.shared.jobs.membership import (
     shared_folders,
 )
 from imagefleet.shared.jobs.worker_status import Member, WorkerRegistry, WorkerState, WorkerStatus
-from imagefleet.shared.redis_client.lanes import Lane
+from imagefleet.shared.redis_client.lanes import Lane, Lanes
 from imagefleet.shared.storage import place_of
 from imagefleet.shared.text.printable import mask_url
 from imagefleet.worker.engine.contract.interface import ModelInfo
@@ -59,30 +60,53 @@ class FleetJoin:
     """It decides at the start of one worker whether that may join its fleet."""
 
     def __init__(
-        self, registry: WorkerRegistry, lease: Lease, reporter: StatusReporter, namespace: str
+        self,
+        registry: WorkerRegistry,
+        lease: Lease,
+        reporter: StatusReporter,
+        namespace: str,
+        is_away: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Take a function that returns whether the first lane does not answer, and the worker
+        starts nevertheless."""
         self._registry = registry
         self._lease = lease
         self._reporter = reporter
         self._namespace = namespace
+        self._is_away = is_away
+        self.is_late = False
+        """Whether this worker takes work and was not compared with the others yet."""
 
     @classmethod
     def build(
-        cls, lane: Lane, settings: WorkerSettings, worker: str, reporter: StatusReporter
+        cls,
+        retrying: Lanes,
+        no_retry: Lanes,
+        settings: WorkerSettings,
+        worker: str,
+        reporter: StatusReporter,
     ) -> Self:
         """Build it for the first lane, with a client that waits for Redis: the start has nothing
-        else to do."""
+        else to do, unless there are other lanes."""
+        lane = retrying.first
         lease = Lease(lane.client, lane.namespace, worker, settings.lease_s)
         registry = WorkerRegistry(lane.client, lane.namespace)
-        return cls(registry, lease, reporter, settings.namespace)
+        is_away = partial(_is_away, no_retry.first) if len(no_retry) > 1 else lambda: False
+        return cls(registry, lease, reporter, settings.namespace, is_away)
 
     def join(self) -> None:
-        """Acquire the lease as a member of the fleet.
+        """Acquire the lease as a member of the fleet. If the first of several lanes is away, join
+        without that: `compare_if_late` looks at the others later.
 
         Raises:
             ConfigurationError: this worker differs from a worker of the fleet. It names what
                 differs, and nothing was claimed.
         """
+        self.is_late = self._is_away()
+        if self.is_late:
+            log.warning("lane 0 does not answer; this worker takes the jobs of the other lanes")
+            self._reporter.joined = True
+            return
         ours = self._reporter.current()
         self._check(ours, members(self._others(ours)))  # a stranger is not even seen
         try:
@@ -100,6 +124,17 @@ class FleetJoin:
         if self._lease.may_have_expired():
             self._reporter.joined = False
             self.join()
+
+    def compare_if_late(self, drain: Callable[[], None]) -> None:
+        """Compare this worker with the others, if it joined without that, and drain it if it
+        differs. Call it once the first lane answers."""
+        if not self.is_late:
+            return
+        self.is_late = False
+        ours = self._reporter.current()
+        if sentence := refusal(ours, members(self._others(ours)), self._namespace):
+            log.error("this worker drains, because it may not join the fleet: %s", sentence)
+            drain()
 
     def leave(self) -> None:
         """Release the lease, so that this worker keeps no other out."""
@@ -145,3 +180,12 @@ class FleetJoin:
         for store, hosts in shared_folders([ours, *others]).items():
             if ours.member is not None and store == ours.member.store:
                 log.warning("%s", folder_warning(store, hosts))
+
+
+def _is_away(lane: Lane) -> bool:
+    """Return whether a lane does not answer."""
+    try:
+        lane.client.ping()
+    except redis.RedisError:
+        return True
+    return False

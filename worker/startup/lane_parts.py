@@ -1,7 +1,10 @@
 """Make those parts of a worker that need nothing but its settings and the keys of its lanes."""
 
+from collections.abc import Callable
+
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
+from imagefleet.shared.jobs.lane_copies import restore_copies
 from imagefleet.shared.redis_client.lanes import Lane, Lanes
 from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lane_claims import LaneClaims
@@ -38,6 +41,13 @@ def image_expiry(lane: Lane, settings: WorkerSettings, stores: Stores) -> ImageE
         stores.images_url or stores.images.url,
         default_keep_s=settings.keep,
     )
+
+
+def on_lease_lost(lanes: Lanes, number: int, report: Callable[[int], None]) -> None:
+    """Report that the lease in a lane was lost, or is new: its server may have been emptied."""
+    if len(lanes) > 1:
+        restore_copies(lanes, number)
+    report(number)
 
 
 def make_dead_letters(lane: Lane, lanes: Lanes, settings: WorkerSettings) -> DeadLetters:

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import redis
-
 from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.failed_attempts import DEVICES_FAILED, WORKER_DIED
@@ -22,7 +20,7 @@ from imagefleet.shared.storage import place_of
 from imagefleet.shared.text.printable import mask_url
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.devices.slots import Slot
-from imagefleet.worker.jobs.attempt import attempts_in, offer_of
+from imagefleet.worker.jobs.attempt import Attempt, attempts_in, offer_of
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.preemption import watch_for_notice
 from imagefleet.worker.process.status_server import StatusServer
@@ -31,9 +29,9 @@ from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.bootstrap import build
 from imagefleet.worker.startup.drain import DRAIN_GRACE_S, DrainTime, force_exit_after
 from imagefleet.worker.startup.join_fleet import FleetJoin
-from imagefleet.worker.startup.log_texts import describe_engine, describe_jobs
+from imagefleet.worker.startup.log_texts import describe_callbacks, describe_engine, describe_jobs
 from imagefleet.worker.startup.stores import open_stores
-from imagefleet.worker.startup.worker_parts import ProcessHooks, WorkerParts
+from imagefleet.worker.startup.worker_parts import ProcessHooks, WorkerParts, stop_upkeep
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +92,8 @@ class Lifecycle:
         self._parts, engine = parts, parts.engine
         if not engine.uses_host_memory:
             return_large_buffers()
-        self._announce()
+        if not self._joining.is_late:  # else the lease keeper of the first lane does it
+            self._announce()
         store = mask_url(place_of(self.settings.storage_url, self._stores.images))
         log.info(
             "ready after %.1f s: %s, images go to %s",
@@ -181,32 +180,37 @@ class Lifecycle:
         started = parts.jobs.attempts()
         parts.dispatcher.close()
         parts.device_loop.stop()
-        waiting = [
-            *attempts_in(parts.device_loop.pop_waiting()),
-            *parts.dispatcher.release_waiting(),
-        ]
-        requeued = parts.jobs.requeue(list(dict.fromkeys(waiting)))
+        waiting = self._pop_waiting()
+        requeued = parts.jobs.requeue(waiting)
         parts.backlog.close(_DRAINING)
-        running = [each.tag for each in parts.jobs.attempts()] + parts.backlog.tags()
+        running = [each.tag for each in parts.jobs.attempts() if each not in waiting]
+        running += parts.backlog.tags()
         while drain_time.left_s() and not parts.device_loop.join(min(_JOIN_S, drain_time.left_s())):
             pass  # the time that is left may have become shorter
-        requeued += parts.jobs.requeue(attempts_in(parts.device_loop.pop_waiting()))
+        requeued += parts.jobs.requeue(self._pop_waiting())
         parts.backlog.abandon(_DRAINING)
-        while any(parts.jobs.claims.holds(tag) for tag in running) and drain_time.left_s():
+        while any(map(parts.jobs.claims.may_end, running)) and drain_time.left_s():
             time.sleep(0.02)  # until Celery has stored the results and acknowledged the messages
         requeued += parts.jobs.requeue(parts.jobs.attempts())
+        if len(parts.upkeep) > 1 and not set(parts.jobs.attempts()) <= set(requeued):
+            force_exit_after(DRAIN_GRACE_S)  # their threads wait for a lane that does not answer
         parts.watchdog.stop()
-        for lane in parts.upkeep:
-            lane.stop()
+        stop_upkeep(parts.upkeep)
         others = parts.jobs.claims.release_all()
         log.info(
             "drained: %s ended; %s requeued; callbacks that wait in the fleet: %s",
             describe_jobs([each for each in started if each not in requeued]),
             describe_jobs(list(dict.fromkeys(requeued)), others),
-            self._count_callbacks(),
+            describe_callbacks(parts.outboxes),
         )
         parts.delivery.stop()
         self._send_spans()
+
+    def _pop_waiting(self) -> list[Attempt]:
+        """Remove and return the attempts of which no image has reached the devices."""
+        parts = self.parts
+        waiting = attempts_in(parts.device_loop.pop_waiting())
+        return list(dict.fromkeys([*waiting, *parts.dispatcher.release_waiting()]))
 
     def leave(self) -> None:
         """Release the lease of a worker that has not begun to take work; else do nothing."""
@@ -226,13 +230,6 @@ class Lifecycle:
             log.warning("quitting: %s requeued", describe_jobs(requeued, others))
         finally:
             os._exit(ExitCode.TEMPFAIL)
-
-    def _count_callbacks(self) -> str:
-        """Return how many callbacks the fleet still has to send. Other workers send them."""
-        try:
-            return str(sum(each.count_waiting() for each in self.parts.outboxes))
-        except redis.RedisError as error:
-            return f"unknown, because Redis failed: {error}"
 
     def _on_preemption_notice(self) -> None:
         log.warning("preemption notice received: the platform is about to take this host away")
@@ -291,6 +288,7 @@ class Lifecycle:
         lost = [tag for tag in self.parts.backlog.tags() if jobs.of(tag) is jobs[lane]]
         self.parts.backlog.abandon(LeaseLost("the lease ran out"), lost)
         if lane == 0:
+            self.parts.fleet.compare_if_late(self.request_drain)
             self._announce()
 
     def _release_shards(self, batch: Sequence[Slot]) -> None:

@@ -5,7 +5,7 @@ many workers as its `maxclients` allows, so each connection counts.
 """
 
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Final
 
@@ -45,7 +45,7 @@ def connect_clients(settings: WorkerSettings) -> tuple[Lanes, Lanes]:
     url = settings.redis_url.get_secret_value()
     connect_all = partial(connect_lanes, url, settings.namespace, lanes=settings.lanes)
     with closing(connect_all()) as lanes:  # a connection that is lost once does not end the start
-        _check_credentials(lanes.first.client, url)
+        _check_credentials(lanes.first.client, url, must_answer=not settings.in_cluster)
         if settings.in_cluster:
             warnings = check_cluster(lanes, url, settings.namespace)
         else:
@@ -56,9 +56,10 @@ def connect_clients(settings: WorkerSettings) -> tuple[Lanes, Lanes]:
     return connect_all(retries=0), connect_all(retries=RETRY_FOREVER, max_connections=most)
 
 
-def _check_credentials(client: redis.Redis, url: str) -> None:
-    """Raise ConfigurationError if Redis refuses the credentials: waiting does not help."""
-    with translate_errors(url):
+def _check_credentials(client: redis.Redis, url: str, *, must_answer: bool) -> None:
+    """Raise ConfigurationError if Redis refuses the credentials: waiting does not help. Raise
+    BrokerUnavailable if it does not answer, and must."""
+    with translate_errors(url) if must_answer else suppress(redis.RedisError):
         try:
             client.ping()
         except redis.AuthenticationError as error:

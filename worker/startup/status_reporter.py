@@ -37,6 +37,7 @@ class StatusReporter:
         count_shards: Callable[[], int],
         on_drain_requested: Callable[[], None],
         lease_s: float,
+        other_lanes_answer: Callable[[], bool] = lambda: False,
     ) -> None:
         """
         Args:
@@ -46,6 +47,8 @@ class StatusReporter:
             count_shards: returns how many of them are shards of datasets.
             on_drain_requested: called once, if somebody asks this worker to drain.
             lease_s: seconds without a report after which the worker is not ready.
+            other_lanes_answer: returns whether it has leases in lanes beside the first, to which it
+                reports. Then it is ready also without a report.
         """
         self._worker = worker
         self._engine = engine
@@ -55,6 +58,7 @@ class StatusReporter:
         self._count_shards = count_shards
         self._on_drain_requested = on_drain_requested
         self._lease_s = lease_s
+        self._other_lanes_answer = other_lanes_answer
         self._reported_at = time.monotonic()
         self._version = version("imagefleet")  # reads a file
         self._shard_formats = writable_shard_formats()
@@ -80,7 +84,8 @@ class StatusReporter:
             return "draining"
         if self._health.quarantined:
             return f"quarantined: {self._errors.line}"
-        if time.monotonic() - self._reported_at > self._lease_s:
+        is_late = time.monotonic() - self._reported_at > self._lease_s
+        if is_late and not self._other_lanes_answer():
             return "Redis does not answer"
         return None
 

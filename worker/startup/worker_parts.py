@@ -3,6 +3,7 @@
 `bootstrap` builds the parts. Nothing here connects anything.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -58,12 +59,21 @@ class LaneUpkeep:
         self.run_recovery.start()
         self.image_sweeper.start()
 
-    def stop(self) -> None:
-        """Stop all threads."""
+    def stop(self, timeout_s: float) -> None:
+        """Stop all threads, and wait up to `timeout_s` for the lease keeper."""
         self.run_recovery.stop()
         self.image_sweeper.stop()
-        self.lease_keeper.stop()
         self.progress.stop()
+        self.lease_keeper.stop(timeout_s)
+
+
+def stop_upkeep(lanes: Sequence[LaneUpkeep], timeout_s: float = 3.0) -> None:
+    """Stop what keeps up the lanes, and wait up to `timeout_s` for all lease keepers together."""
+    deadline = time.monotonic() + timeout_s
+    for lane in lanes:
+        lane.stop(0.0)
+    for lane in lanes:
+        lane.stop(max(0.0, deadline - time.monotonic()))
 
 
 @dataclass(frozen=True, kw_only=True)
