@@ -243,7 +243,16 @@ class Outbox:
 
     def is_disabled(self, url: str) -> bool:
         """Return whether the receiver at `url` is disabled."""
-        return bool(self._redis.exists(outbox_disabled_key(self._namespace, url)))
+        return bool(self.disabled_among([url]))
+
+    def disabled_among(self, urls: Iterable[str]) -> set[str]:
+        """Return those of `urls` whose receivers are disabled."""
+        asked = list(dict.fromkeys(urls))
+        with self._redis.pipeline(transaction=False) as pipe:
+            for url in asked:
+                pipe.exists(outbox_disabled_key(self._namespace, url))
+            answers = pipe.execute()
+        return {url for url, is_disabled in zip(asked, answers, strict=True) if is_disabled}
 
     def count_waiting(self) -> int:
         """Return the number of pending messages."""

@@ -27,6 +27,7 @@ from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.start_delivery import start_delivery
 from imagefleet.worker.webhooks import delivery_loop
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
+from imagefleet.worker.webhooks.receiver_limits import MAX_SENDERS, SenderPermits
 from imagefleet.worker.webhooks.sender import Sender
 from tests.support.hanging import HangingServer, resolve_to
 from tests.support.processes import ROOT, until
@@ -285,11 +286,27 @@ def test_delivery_continues_after_redis_was_killed(
     outbox = Outbox(client, namespace)
     with Receiver([SECRET]) as receiver, _delivering(outbox):
         own_redis.kill()
-        until(lambda: "Redis does not answer" in caplog.text)
+        until(lambda: "now: Redis does not answer" in caplog.text)
         own_redis.start()
         outbox.add(_message(receiver.url))
         receiver.wait_for(1)
     client.close()
+
+
+def test_an_outbox_that_does_not_answer_keeps_no_sender_from_those_of_other_lanes(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, permits = threading.Event(), SenderPermits()
+    monkeypatch.setattr(outbox, "mark_delivered", lambda *_: answers.wait())
+    sender = Sender(WebhookSecrets(fleet=[SECRET]), ALLOW_LOCALHOST)
+    with Receiver([SECRET]) as receiver:
+        loop = DeliveryLoop(outbox, sender, permits=permits)
+        loop.start()
+        outbox.add(_message(receiver.url))
+        receiver.wait_for(1)
+        until(lambda: permits.free().senders == MAX_SENDERS)
+        answers.set()
+        loop.stop(timeout_s=10)
 
 
 def test_a_worker_without_secrets_sends_unsigned_callbacks_and_logs_it(

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import pytest
 
@@ -189,3 +190,21 @@ def test_a_new_name_of_an_address_that_hangs_is_slow_from_its_first_try() -> Non
         permit.release()
     free = permits.free()
     assert (free.senders, free.slow_senders, free.unproven_senders) == (32, 16, 29)
+
+
+def test_loops_that_claim_at_the_same_time_claim_no_more_than_there_are_senders() -> None:
+    permits = SenderPermits(loops=8)
+    woken: list[int] = []
+    claims = [permits.reserving(partial(woken.append, number)) for number in range(40)]
+    claimable = [claim.__enter__().claimable for claim in claims]
+    assert claimable[:8] == [4, 4, 3, 3, 3, 2, 2, 2]
+    assert sum(claimable) == 32
+    assert permits.take("receiver", proven=False) is not None  # a claim is not in its own way
+    assert permits.free().unproven_senders == 0
+    claims[-1].__exit__(None, None, None)
+    assert woken == []  # nothing was left by one that had none
+    claims[0].__exit__(None, None, None)
+    assert 39 in woken
+    for claim in claims[1:-1]:
+        claim.__exit__(None, None, None)
+    assert permits.free().senders == 31

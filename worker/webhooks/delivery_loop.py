@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Final, Protocol
 
 import redis
 
+from imagefleet.shared.redis_client.write_errors import describe_failure
 from imagefleet.shared.webhooks.outbox import BUSY_DELAY_S, Outbox
 from imagefleet.shared.webhooks.outbox_message import (
     DeliveryOutcome,
@@ -108,17 +110,24 @@ class DeliveryLoop:
         self._wake.set()
 
     def _deliver(self, message: OutboxMessage, permit: Permit) -> None:
-        """Send one claimed message. Remove it from the outbox, or schedule its retry."""
-        if not message.is_test and self._outbox.is_disabled(message.url):
-            self._outbox.give_up(message, _RECEIVER_GONE)
-            return
+        """Send one claimed message. Remove it from the outbox, or schedule its retry.
+
+        Redis is asked once the sender is free again, so that an outbox that does not answer keeps
+        no sender from another.
+        """
         started = time.time()
+        outcome: DeliveryOutcome | NoPermit
         try:
             outcome = self._sender.send(message, permit.at)
+            permit.record(outcome)
         except NoPermit as refusal:
-            self._outbox.postpone(message, refusal.delay_s)
+            outcome = refusal
+        finally:
+            permit.release()
+            self._on_sender_free()
+        if isinstance(outcome, NoPermit):
+            self._outbox.postpone(message, outcome.delay_s)
             return
-        permit.record(outcome)
         tried = replace(message, attempts=message.attempts + 1)
         _add_span(tried, outcome, started)
         self._record(tried, outcome)
@@ -148,9 +157,7 @@ class DeliveryLoop:
                     claimed = self._claim_and_submit(pool)
                     pause_s = 0.0 if claimed else poll_s(self._count_workers(), self._lanes)
                 except redis.RedisError as error:
-                    log.warning(
-                        "Redis does not answer; no callbacks are sent until it does: %s", error
-                    )
+                    log.warning("no callbacks are sent now: Redis %s", describe_failure(error))
                     self._stopped.wait(_REDIS_RETRY_S)
                     continue
                 if not claimed:
@@ -158,44 +165,44 @@ class DeliveryLoop:
                     self._wake.clear()
 
     def _claim_and_submit(self, pool: ThreadPoolExecutor) -> int:
-        """Claim as many messages as senders are free. Return how many there were."""
-        free = self._permits.free()
-        if not free.senders:
-            return 0
-        messages = self._outbox.claim(
-            free.senders,
-            _LEASE_S,
-            busy=free.busy,
-            slow=free.slow,
-            free=free.senders,
-            max_slow=free.slow_senders,
-            max_unproven=free.unproven_senders,
-            search_every_s=max(1.0, self._count_workers()),
-        )
-        proven = self._outbox.answered_lately(message.receiver for message in messages)
-        for message in messages:
-            permit = self._permits.take(message.share, proven=message.receiver in proven)
-            if permit is None:  # Redis knows fewer spellings of one receiver than we do
-                self._outbox.postpone(message, BUSY_DELAY_S)
-            else:
-                pool.submit(self._deliver_or_log, message, permit)
+        """Claim messages for senders that are free. Return how many there were."""
+        with self._permits.reserving(self._wake.set) as free:
+            if not free.claimable:
+                return 0
+            messages = self._outbox.claim(
+                free.claimable,
+                _LEASE_S,
+                busy=free.busy,
+                slow=free.slow,
+                free=free.senders,
+                max_slow=free.slow_senders,
+                max_unproven=free.unproven_senders,
+                search_every_s=max(1.0, self._count_workers()),
+            )
+            proven = self._outbox.answered_lately(message.receiver for message in messages)
+            disabled = self._outbox.disabled_among(message.url for message in messages)
+            for message in messages:
+                if message.url in disabled and not message.is_test:
+                    pool.submit(self._log_errors, self._give_up_disabled, message)
+                    continue
+                permit = self._permits.take(message.share, proven=message.receiver in proven)
+                if permit is None:  # Redis knows fewer spellings of one receiver than we do
+                    self._outbox.postpone(message, BUSY_DELAY_S)
+                else:
+                    pool.submit(self._log_errors, partial(self._deliver, permit=permit), message)
         return len(messages)
 
-    def _deliver_or_log(self, message: OutboxMessage, permit: Permit) -> None:
-        try:
-            with log_fields(job_id=message.job_id or None):
-                self._deliver_and_log_errors(message, permit)
-        finally:
-            permit.release()
-            self._on_sender_free()
+    def _give_up_disabled(self, message: OutboxMessage) -> None:
+        self._outbox.give_up(message, _RECEIVER_GONE)
 
-    def _deliver_and_log_errors(self, message: OutboxMessage, permit: Permit) -> None:
-        try:
-            self._deliver(message, permit)
-        except redis.RedisError as error:
-            log.warning("callback %s will be tried again: %s", message.id, error)
-        except Exception:
-            log.exception("callback %s will be tried again", message.id)
+    def _log_errors(self, act: Callable[[OutboxMessage], None], message: OutboxMessage) -> None:
+        with log_fields(job_id=message.job_id or None):
+            try:
+                act(message)
+            except redis.RedisError as error:
+                log.warning("callback %s will be tried again: %s", message.id, error)
+            except Exception:
+                log.exception("callback %s will be tried again", message.id)
 
 
 def _add_span(tried: OutboxMessage, outcome: DeliveryOutcome, started: float) -> None:

@@ -1,7 +1,8 @@
 """Deliver the callbacks of every lane of a fleet: each outbox has a loop of its own.
 
-So a lane that does not answer delays no callback of another. The loops share the permits of this
-worker's senders: to a receiver they are one worker.
+So a lane that does not answer delays no callback of another, and keeps at most the senders that one
+claim may have. The loops share the permits of this worker's senders: to a receiver they are one
+worker.
 """
 
 import time
@@ -22,7 +23,7 @@ class LaneDelivery:
         count_workers: Callable[[], int],
     ) -> None:
         """Take the outbox of each lane, and a function as that of `DeliveryLoop`."""
-        permits = SenderPermits()
+        permits = SenderPermits(len(outboxes))
         self._loops = [
             DeliveryLoop(
                 outbox,

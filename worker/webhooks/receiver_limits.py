@@ -10,10 +10,11 @@ E. L. Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches"
 Transactions on Networking 6(2), 1998. This module uses neither Redis nor HTTP.
 """
 
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -74,7 +75,10 @@ class _Kind(Enum):
 class FreePermits:
     """The permits that a claim may use."""
 
+    claimable: int
+    """Messages that it may claim: its part of the free senders."""
     senders: int
+    """Senders that are free."""
     slow_senders: int
     """Senders that are free for slow receivers."""
     unproven_senders: int
@@ -118,7 +122,13 @@ class Permit:
 class SenderPermits:
     """The permits of one worker's senders. Threads may share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, loops: int = 1) -> None:
+        """Take how many delivery loops share the senders: each claims a part of those that are
+        free, and none what another is claiming for."""
+        self._loops = loops
+        self._reserved = 0
+        """Senders that are free, for messages that are being claimed."""
+        self._refused: set[Callable[[], object]] = set()
         self._lock = threading.Lock()
         self._held: Counter[_Kind] = Counter()
         self._tenants: Counter[str] = Counter()
@@ -130,17 +140,47 @@ class SenderPermits:
 
     def free(self) -> FreePermits:
         """Return the permits that are free now."""
-        now = time.monotonic()
         with self._lock:
-            self._slow = _unexpired(self._slow, now)
-            self._slow_addresses = _unexpired(self._slow_addresses, now)
-            return FreePermits(
-                senders=self._free_senders(),
-                slow_senders=max(0, _MAX_SLOW - self._held[_Kind.SLOW]),
-                unproven_senders=self._free_unproven(),
-                busy=dict(self._shares),
-                slow=frozenset(self._slow),
-            )
+            return self._free()
+
+    def _free(self) -> FreePermits:
+        now = time.monotonic()
+        self._slow = _unexpired(self._slow, now)
+        self._slow_addresses = _unexpired(self._slow_addresses, now)
+        senders = max(0, self._free_senders() - self._reserved)
+        return FreePermits(
+            claimable=math.ceil(senders / self._loops),
+            senders=senders,
+            slow_senders=max(0, _MAX_SLOW - self._held[_Kind.SLOW]),
+            unproven_senders=max(0, self._free_unproven() - self._reserved),
+            busy=dict(self._shares),
+            slow=frozenset(self._slow),
+        )
+
+    @contextmanager
+    def reserving(self, wake: Callable[[], object]) -> Iterator[FreePermits]:
+        """Yield the permits that a claim may use. Inside the block its messages take theirs.
+
+        Args:
+            wake: called if the claim may use none, once another loop has claimed.
+        """
+        with self._lock:
+            free = self._free()
+            self._reserved += free.claimable
+            if not free.claimable:
+                self._refused.add(wake)
+        try:
+            yield free
+        finally:
+            if free.claimable:
+                self._end_claim(free.claimable)
+
+    def _end_claim(self, reserved: int) -> None:
+        with self._lock:
+            self._reserved -= reserved
+            refused, self._refused = self._refused, set()
+        for wake in refused:
+            wake()
 
     def take(self, share: str, *, proven: bool) -> Permit | None:
         """Take a sender for `share`. Return None if it, or its tenant, has no permit left.
