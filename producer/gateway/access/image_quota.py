@@ -118,12 +118,18 @@ class ImageQuota:
         """
         if not charge.is_ours:
             return
-        records, lane = self._connection.records, self._lanes[charge.lane]
+        record = self._connection.records.key_in(self._lanes[charge.lane], job_id)
+        if self._is_elsewhere(charge, job_id):
+            return
+        given_back, *_ = self._count(charge, -charge.images, 0, *record)
+        # If it is accepted after the second look, `confirm` charges its images again.
+        if given_back and self._is_elsewhere(charge, job_id):
+            self._count(charge, charge.images, _NO_LIMIT)
+
+    def _is_elsewhere(self, charge: Charge, job_id: str) -> bool:
+        """Return whether another lane than that of the counter has the record of the job."""
         with self._connection.translate_errors():
-            # If it is accepted after this look, `confirm` charges its images again.
-            is_accepted = records.is_elsewhere(lane, job_id)
-        if not is_accepted:
-            self._count(charge, -charge.images, 0, *records.key_in(lane, job_id))
+            return self._connection.records.is_elsewhere(self._lanes[charge.lane], job_id)
 
     def _count(
         self, charge: Charge, images: int, quota: int, *record: str

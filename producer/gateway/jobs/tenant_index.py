@@ -52,10 +52,14 @@ class TenantIndex:
         lane, key = self._place(tenant)
         job_id, records = stored_id(tenant, name), self._connection.records
         with self._connection.translate_errors():
-            # If it is accepted after this look, its request adds it to the index again.
-            if not records.is_elsewhere(lane, job_id):
-                keys = [key, *records.key_in(lane, job_id)]
-                self._remove(keys=keys, args=[name], client=lane.client)
+            if records.is_elsewhere(lane, job_id):
+                return
+            keys = [key, *records.key_in(lane, job_id)]
+            self._remove(keys=keys, args=[name], client=lane.client)
+            # If it is accepted after the second look, its request adds it to the index again.
+            is_accepted = records.is_elsewhere(lane, job_id)
+        if is_accepted:
+            self.add(tenant, name)
 
     def timeline(self, tenant: str | None) -> Timeline:
         """Return the list of a tenant."""
