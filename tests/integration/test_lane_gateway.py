@@ -1,9 +1,11 @@
 """Lists, stars and quotas of the HTTP gateway name jobs of every lane of a real cluster."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis import ConnectionPool
 
 from imagefleet import Client, State
 from imagefleet.producer.connection.connection import Connection
@@ -15,10 +17,22 @@ from imagefleet.producer.gateway.jobs.job_ids import stored_id
 from imagefleet.producer.gateway.jobs.stars import JobStars
 from imagefleet.producer.gateway.jobs.tenant_index import TenantIndex
 from imagefleet.producer.gateway.jobs.timeline import Cursor, Entry, TimelineReader
+from imagefleet.producer.gateway.jobs.watch import JobWatcher
+from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.redis_client.lanes import Lane
 from tests.support.redis_cluster import RedisCluster
 
 NAMES = [f"job-{number}" for number in range(16)]
 IDS = [stored_id("gold", name) for name in NAMES]
+CALLER = Caller(
+    key_id="key",
+    name="key",
+    tenant="gold",
+    scopes=frozenset(Scope),
+    max_priority=3,
+    images_per_day=20,
+    per_minute=2,
+)
 
 
 @pytest.fixture
@@ -68,6 +82,44 @@ def test_a_refused_job_leaves_the_list_and_an_accepted_one_stays(
     assert _names(reader.read(index.timeline("gold"), None, 99, ("state",))) == IDS[7::-1]
 
 
+class AcceptedMeanwhile:
+    """Accepts a job between the first look for its record in another lane and what follows."""
+
+    def __init__(self, producer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        records = producer.connection.records
+        self._submit, self._look = producer.submit, records.is_elsewhere
+        self._accepted: set[str] = set()
+        monkeypatch.setattr(records, "is_elsewhere", self._is_elsewhere)
+
+    def _is_elsewhere(self, lane: Lane, job_id: str) -> bool:
+        found = self._look(lane, job_id)
+        if job_id not in self._accepted:
+            self._accepted.add(job_id)
+            self._submit("a", id=job_id, tenant="gold")
+        return found
+
+
+def test_a_job_that_is_accepted_while_an_equal_one_is_refused_stays_listed_and_charged(
+    producer: Client, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, reader, quota = (
+        TenantIndex(connection),
+        TimelineReader(connection),
+        ImageQuota(connection),
+    )
+    charges = [quota.charge(CALLER, 1, job_id) for job_id in IDS]
+    for name in NAMES:
+        index.add("gold", name)
+    AcceptedMeanwhile(producer, monkeypatch)
+    for charge, job_id in zip(charges[:8], IDS[:8], strict=True):
+        quota.give_back(charge, job_id)
+    for name in NAMES[8:]:
+        index.remove_refused("gold", name)
+    assert quota.used(CALLER) == len(IDS)
+    listed = reader.read(index.timeline("gold"), None, 99, ("state",))
+    assert sorted(_names(listed)) == sorted(IDS)
+
+
 def test_jobs_of_every_lane_are_starred(producer: Client, connection: Connection) -> None:
     stars, reader = JobStars(connection), TimelineReader(connection)
     for job_id in IDS:
@@ -85,25 +137,16 @@ def test_a_quota_takes_back_only_the_images_of_jobs_that_no_lane_has(
     producer: Client, connection: Connection
 ) -> None:
     quota = ImageQuota(connection)
-    caller = Caller(
-        key_id="key",
-        name="key",
-        tenant="gold",
-        scopes=frozenset(Scope),
-        max_priority=3,
-        images_per_day=20,
-        per_minute=2,
-    )
-    charges = [quota.charge(caller, 1, job_id) for job_id in IDS]
+    charges = [quota.charge(CALLER, 1, job_id) for job_id in IDS]
     assert all(charge.allowed for charge in charges)
-    assert not quota.charge(caller, 5, "more").allowed
+    assert not quota.charge(CALLER, 5, "more").allowed
     for job_id in IDS[:8]:
         producer.submit("a", id=job_id, tenant="gold")
     for charge, job_id in zip(charges, IDS, strict=True):
         quota.give_back(charge, job_id)
-    assert quota.used(caller) == 8
+    assert quota.used(CALLER) == 8
     rates = RequestRates(connection)
-    assert [rates.take(caller) > 0 for _ in range(3)] == [False, False, True]
+    assert [rates.take(CALLER) > 0 for _ in range(3)] == [False, False, True]
 
 
 def test_bulk_runs_of_every_lane_are_found_and_cancelled(producer: Client, tmp_path: Path) -> None:
@@ -115,3 +158,20 @@ def test_bulk_runs_of_every_lane_are_found_and_cancelled(producer: Client, tmp_p
         assert by_lane.longest_idle_s() < 600
     assert producer.find_bulk(runs[0].id).status().shards_by_state[State.QUEUED] == 1
     assert [run.cancel() for run in runs] == [State.CANCELLED] * 4
+
+
+def test_a_lane_that_is_down_ends_no_watch_of_another(
+    producer: Client, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer.submit_many([{"prompt": "a", "id": job_id} for job_id in IDS])
+    lanes, down = connection.lanes, IDS[0]
+    up = next(job_id for job_id in IDS if lanes.of(job_id) is not lanes.of(down))
+    monkeypatch.setattr(lanes.of(down).client, "connection_pool", ConnectionPool(port=1))
+    watcher = JobWatcher(connection)
+
+    async def first_status() -> JobStatus:
+        async with watcher.watch(down), watcher.watch(up) as changes:
+            return await anext(changes)
+
+    assert asyncio.run(first_status()).id == up
+    watcher.close()

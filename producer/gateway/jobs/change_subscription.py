@@ -1,4 +1,4 @@
-"""Hear which jobs change, over one connection for all of them.
+"""Hear which jobs of a lane change, over one connection for all of them.
 
 Input: job ids. Output: the ids of those whose records have changed. This module reads no records.
 """
@@ -8,9 +8,9 @@ import time
 from collections.abc import Set
 from typing import Any, Final
 
-from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.connection.outages import RETRY_S
 from imagefleet.shared.jobs.redis_keys import changes_channel
+from imagefleet.shared.redis_client.lanes import Lane
 
 _REFUSED_S: Final = 60.0
 """Seconds until a user that may not subscribe tries again: it may have got the right."""
@@ -27,9 +27,9 @@ class ChangeSubscription:
     It hears nothing while Redis is away or refuses it, and subscribes again afterwards.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._redis: Any = connection.redis  # redis-py has no types for this part
-        self._lanes = connection.lanes
+    def __init__(self, lane: Lane) -> None:
+        self._redis: Any = lane.client  # redis-py has no types for this part
+        self._namespace = lane.namespace
         self._pubsub: Any = None
         self._jobs: dict[str, str] = {}
         """They are by the channels of their changes."""
@@ -72,8 +72,7 @@ class ChangeSubscription:
                 del self._jobs[channel]
 
     def _channel(self, job_id: str) -> str:
-        """Return a channel, which each server of a cluster passes on to all others."""
-        return changes_channel(self._lanes.of(job_id).namespace, job_id)
+        return changes_channel(self._namespace, job_id)
 
     def _receive(self, deadline: float) -> set[str]:
         from redis import TimeoutError as RedisTimeoutError
@@ -99,7 +98,7 @@ class ChangeSubscription:
                 "cannot hear changes of jobs (%s); %s",
                 error,
                 f"records are read every few seconds instead: the user of Redis needs "
-                f"&{changes_channel(self._lanes.first.namespace, '*')} of docs/redis.md"
+                f"&{changes_channel(self._namespace, '*')} of docs/redis.md"
                 if refused
                 else "trying again",
             )
