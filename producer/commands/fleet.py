@@ -91,8 +91,18 @@ def render(status: FleetStatus) -> RenderableType:
         *(_difference(each) for each in status.differences),
         Text(""),
         _queues(status.queues),
+        *_lanes_down(status),
         Text(summary, "bold"),
     )
+
+
+def _lanes_down(status: FleetStatus) -> Iterator[RenderableType]:
+    if status.lanes_down:
+        down, unknown = (
+            ", ".join(map(str, each)) for each in (status.lanes_down, status.lanes_unknown)
+        )
+        text = f"lanes that do not answer, and count as they did last: {down}"
+        yield Text(f"{text}; not known, and left out: {unknown}" if unknown else text, "red")
 
 
 def _width_of(workers: Sequence[WorkerStatus], console: Console) -> int:

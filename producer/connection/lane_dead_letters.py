@@ -1,12 +1,20 @@
 """The dead letters of a fleet: each is in the lane of the queue that its message came from."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
+from typing import Final, TypeVar
 
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters, letters_of
 from imagefleet.shared.jobs.model import State
+from imagefleet.shared.redis_client.each_lane import ask_at_once
 from imagefleet.shared.redis_client.lanes import Lanes
+
+Answer = TypeVar("Answer")
+
+_ANSWER_S: Final = 10.0
+"""Seconds that all lanes together have for an answer."""
 
 
 class LaneDeadLetters:
@@ -16,21 +24,22 @@ class LaneDeadLetters:
         self._parts = {lane.namespace: DeadLetters(lane.client, lane.namespace) for lane in lanes}
 
     def read(self, limit: int | None = None) -> list[DeadLetter]:
-        """Return up to `limit` letters, the latest first. None: all."""
+        """Return up to `limit` letters, the latest first. None: all. Those of a lane that does not
+        answer are left out, and the log names it; so do `ids`, `find` and `lookup`."""
         bound = {} if limit is None else {"limit": limit}
-        parts = [part.read(**bound) for part in self._parts.values()]
-        if len(parts) == 1:
+        parts = self._ask(lambda part: part.read(**bound))
+        if len(self._parts) == 1:
             return parts[0]
         return sorted(chain(*parts), key=lambda letter: letter.at, reverse=True)[:limit]
 
     def ids(self) -> list[str]:
         """Return the ids of all letters, the latest first."""
-        times = chain.from_iterable(part.times() for part in self._parts.values())
+        times = chain.from_iterable(self._ask(lambda part: part.times()))
         return [each for each, _ in sorted(times, key=lambda letter: letter[1], reverse=True)]
 
     def find(self, letter_id: str) -> DeadLetter | None:
         """Return the letter with this id; None if there is none, or it is damaged."""
-        found = (part.find(letter_id) for part in self._parts.values())
+        found = self._ask(lambda part: part.find(letter_id))
         return next((letter for letter in found if letter is not None), None)
 
     def lookup(self, names: Iterable[str]) -> list[DeadLetter | UnknownJob]:
@@ -44,6 +53,11 @@ class LaneDeadLetters:
     def drop(self, letter: DeadLetter) -> None:
         """Delete a letter. Its job's record stays as it is."""
         self._part_of(letter).drop(letter)
+
+    def _ask(self, ask: Callable[[DeadLetters], Answer]) -> list[Answer]:
+        asks = {number: partial(ask, part) for number, part in enumerate(self._parts.values())}
+        answers = ask_at_once(asks, len(asks), _ANSWER_S, "its dead letters are left out")
+        return list(answers.values())
 
     def _part_of(self, letter: DeadLetter) -> DeadLetters:
         """Return the letters of the lane that its queue is in, the first if that is no queue of the

@@ -3,10 +3,13 @@
 Workers deliver them. This module reads them for operators, and lets them be sent again.
 """
 
+from collections.abc import Callable
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagefleet.shared.errors import UnknownJob
+from imagefleet.shared.redis_client.each_lane import ask_at_once
 from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import (
@@ -19,9 +22,17 @@ from imagefleet.shared.webhooks.outbox_message import (
 if TYPE_CHECKING:
     from redis.client import Pipeline
 
+Answer = TypeVar("Answer")
+
+_ANSWER_S: Final = 10.0
+"""Seconds that all lanes together have for an answer."""
+
 
 class LaneOutbox:
-    """This class adds, reads and replays the callbacks of all lanes. Threads may share it."""
+    """This class adds, reads and replays the callbacks of all lanes. Threads may share it.
+
+    What is read of a lane that does not answer is left out, and the log names it.
+    """
 
     def __init__(self, lanes: Lanes, retention_s: int) -> None:
         self._lanes = lanes
@@ -58,16 +69,16 @@ class LaneOutbox:
 
     def is_disabled(self, url: str) -> bool:
         """Return whether the receiver at `url` is disabled in a lane."""
-        return any(part.is_disabled(url) for part in self._parts)
+        return any(self._ask(lambda part: part.is_disabled(url)))
 
     def attempts_of(self, job_id: str) -> list[DeliveryAttempt]:
         """Return the latest delivery attempts of a job's callbacks, newest first."""
-        return list(chain.from_iterable(part.attempts_of(job_id) for part in self._parts))
+        return list(chain.from_iterable(self._ask(lambda part: part.attempts_of(job_id))))
 
     def entries(self, *, failed: bool = False, limit: int = 100) -> list[CallbackEntry]:
         """Return the given-up callbacks, latest first, then the waiting ones, longest due first."""
-        parts = [part.entries(failed=failed, limit=limit) for part in self._parts]
-        if len(parts) == 1:
+        parts = self._ask(lambda part: part.entries(failed=failed, limit=limit))
+        if len(self._parts) == 1:
             return parts[0]
         found = list(chain.from_iterable(parts))
         given_up = [each for each in found if each.standing is CallbackState.GIVEN_UP]
@@ -78,4 +89,9 @@ class LaneOutbox:
 
     def entries_of(self, job_id: str) -> list[CallbackEntry]:
         """Return a job's callbacks: given up, waiting, and delivered as far as its log goes."""
-        return list(chain.from_iterable(part.entries_of(job_id) for part in self._parts))
+        return list(chain.from_iterable(self._ask(lambda part: part.entries_of(job_id))))
+
+    def _ask(self, ask: Callable[[Outbox], Answer]) -> list[Answer]:
+        asks = {number: partial(ask, part) for number, part in enumerate(self._parts)}
+        answers = ask_at_once(asks, len(asks), _ANSWER_S, "its callbacks are left out")
+        return list(answers.values())

@@ -1,6 +1,7 @@
 """The bulk runs of a fleet, each in the lane that its id tells."""
 
 from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.redis_client.each_lane import ask_at_once
 from imagefleet.shared.redis_client.lanes import Lanes
 
 
@@ -19,6 +20,12 @@ class LaneRuns:
         """Return the ids of all runs, those of each lane with the latest first."""
         return [run for part in self._parts for run in part.ids()]
 
-    def longest_idle_s(self) -> float:
-        """Return for how long the run that waits longest has made no progress."""
-        return max(part.stalled.longest_idle_s() for part in self._parts)
+    def longest_idle_s(self, within_s: float = 10.0) -> float:
+        """Return for how long the run that waits longest has made no progress.
+
+        Args:
+            within_s: one of several lanes that has not answered by then is left out.
+        """
+        asks = {number: part.stalled.longest_idle_s for number, part in enumerate(self._parts)}
+        answers = ask_at_once(asks, len(asks), within_s, "its datasets do not count")
+        return max(answers.values(), default=0.0)

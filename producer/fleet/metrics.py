@@ -72,8 +72,11 @@ class FleetCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Read Redis and yield the metrics; only `imagefleet_redis_up` if it does not answer."""
-        up = GaugeMetricFamily("imagefleet_redis_up", "1 if Redis answered this scrape, else 0.")
+        """Read Redis and yield the metrics; only `imagefleet_redis_up` if it does not answer. In a
+        cluster it is 0 beside the others while a lane does not answer."""
+        up = GaugeMetricFamily(
+            "imagefleet_redis_up", "1 if Redis, all of it, answered this scrape, else 0."
+        )
         try:
             snapshot = self._read()
         except BrokerUnavailable as error:
@@ -81,9 +84,9 @@ class FleetCollector(Collector):
             up.add_metric([], 0)
             yield up
             return
-        up.add_metric([], 1)
-        yield up
         status = snapshot.status
+        up.add_metric([], 0 if status.lanes_down else 1)
+        yield up
         models = OfferedModels(status.workers, snapshot.offers, self._declared)
         yield from _queue_metrics(status.queues, models)
         yield from _worker_metrics(status, models)

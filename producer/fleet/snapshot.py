@@ -20,6 +20,8 @@ from imagefleet.shared.settings.settings import Settings
 READ_S: Final = 4.5
 """A snapshot takes at most this long. Prometheus waits 10 s for a page, and the rest is for a slow
 network and a busy host."""
+_LANES_S: Final = 1.5
+"""All lanes of a cluster together have so long for each of two questions."""
 _COMMAND_S: Final = 3.0
 """Redis must answer a command within this time. There is no second try: the next scrape is one."""
 
@@ -87,14 +89,18 @@ def _start(read: Callable[[], FleetSnapshot]) -> Future[FleetSnapshot]:
 
 
 def read_snapshot(connection: Connection) -> FleetSnapshot:
-    """Return the snapshot now.
+    """Return the snapshot now. A lane that does not answer counts as it did last.
 
     Raises:
-        BrokerUnavailable: Redis does not answer.
+        BrokerUnavailable: Redis does not answer, or a lane that was never read: without what it
+            counts, the counters would fall, and rise again by as much.
     """
-    status = connection.read_fleet()
+    status = connection.read_fleet(within_s=_LANES_S)
+    if status.lanes_unknown:
+        unknown = ", ".join(map(str, status.lanes_unknown))
+        raise BrokerUnavailable(f"these lanes of Redis have not answered yet: {unknown}")
     with connection.runs_by_lane() as runs:
-        dataset_idle_s = runs.longest_idle_s()
+        dataset_idle_s = runs.longest_idle_s(_LANES_S)
     return FleetSnapshot(
         status=status,
         offers=connection.offers(),

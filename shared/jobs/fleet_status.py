@@ -3,6 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from pydantic import Field
@@ -23,6 +24,7 @@ from imagefleet.shared.jobs.redis_keys import (
     outbox_key,
 )
 from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerStatus
+from imagefleet.shared.redis_client.each_lane import ask_at_once
 from imagefleet.shared.redis_client.lanes import Lane, Lanes
 from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
@@ -34,6 +36,8 @@ _MAX_HEADS: Final = 8_192
 _HEADS_AT_ONCE: Final = 256
 """Those of them in one call of the script, which holds up the other clients."""
 _BULK: Final = "bulk."
+_ANSWER_S: Final = 10.0
+"""Seconds that all lanes together have for an answer. It is long, so that a far server is read."""
 _OLDEST: Final = "oldest_message"
 
 
@@ -85,88 +89,94 @@ class FleetStatus(Model):
     failures: dict[str, dict[str, int]] = Field(default_factory=dict)
     """It counts the attempts at jobs that failed in the last hour, by host and error code. A job
     that is retried, and one that fails, count. Those in workers of release 0.1.0 do not."""
+    lanes_down: tuple[int, ...] = ()
+    """Lanes of a cluster that did not answer. They count as they did when they were read last."""
+    lanes_unknown: tuple[int, ...] = ()
+    """Those of them that this process has never read. They do not count."""
 
 
 class _List(NamedTuple):
     """One Redis list that is not empty."""
 
-    lane: Lane
     queue: str
     key: str
     length: int
 
 
 class FleetReader:
-    """Reads the status of one fleet, in all its lanes."""
+    """Reads the status of one fleet, in all its lanes. Threads may share it."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
         self.workers: Final = WorkerRegistry(lanes.first.client, lanes.first.namespace)
         self._oldest_message = load_script(lanes.first.client, __package__, _OLDEST)
+        self._latest: dict[int, _LanePart] = {}
+        """By lane: what it answered last."""
 
-    def read(self) -> FleetStatus:
-        """Return the status now. The parts are read one after the other, not as a snapshot."""
+    def read(self, within_s: float = _ANSWER_S) -> FleetStatus:
+        """Return the status now. The parts are read one after the other, not as a snapshot.
+
+        Args:
+            within_s: one of several lanes that has not answered by then counts as it did last.
+
+        Raises:
+            redis.RedisError: the first lane does not answer.
+        """
         workers = self.workers.statuses()
-        lists = [each for lane in self._lanes for each in _waiting_lists(lane)]
-        failures = sum_failures(counts for lane in self._lanes for counts in _failures(lane))
-        parts = [_Sizes.read(lane, [each.worker for each in workers]) for lane in self._lanes]
-        claims = [sum(held) for held in zip(*(part.claims for part in parts), strict=True)]
+        names = [each.worker for each in workers]
+        asks = {lane.number: partial(self._read_lane, lane, names) for lane in self._lanes}
+        answers = ask_at_once(asks, len(self._lanes), within_s, "it counts as it did last")
+        self._latest = {**self._latest, **answers}
+        parts = [part for _, part in sorted(self._latest.items())]
+        claims = [sum(part.sizes.claims.get(name, 0) for part in parts) for name in names]
         return FleetStatus(
             workers=tuple(
                 worker.model_copy(update={"claims": held})
                 for held, worker in zip(claims, workers, strict=True)
             ),
             differences=tuple(differing_hosts(workers)),
-            queues=tuple(self._queues(lists)),
-            waiting=sum(each.length for each in lists),
+            queues=tuple(_queues(parts)),
+            waiting=sum(each.length for part in parts for each in part.lists),
             in_flight=sum(claims),
             in_flight_shards=sum(
                 min(held, max(0, worker.shards))
                 for held, worker in zip(claims, workers, strict=True)
             ),
-            delayed=sum(part.delayed for part in parts),
-            dead_letters=sum(part.dead_letters for part in parts),
-            dead_letters_dropped=sum(part.dropped for part in parts),
-            callbacks=sum(part.callbacks for part in parts),
-            callbacks_given_up=sum(part.given_up for part in parts),
-            job_ends=_sum_counts(part.job_ends for part in parts),
-            failures=failures,
+            delayed=sum(part.sizes.delayed for part in parts),
+            dead_letters=sum(part.sizes.dead_letters for part in parts),
+            dead_letters_dropped=sum(part.sizes.dropped for part in parts),
+            callbacks=sum(part.sizes.callbacks for part in parts),
+            callbacks_given_up=sum(part.sizes.given_up for part in parts),
+            job_ends=_sum_counts(part.sizes.job_ends for part in parts),
+            failures=sum_failures(counts for part in parts for counts in part.failures),
+            lanes_down=tuple(sorted(asks.keys() - answers.keys())),
+            lanes_unknown=tuple(sorted(asks.keys() - self._latest.keys())),
         )
 
-    def _queues(self, lists: Sequence[_List]) -> Iterator[QueueStatus]:
-        ages = self._ages(lists[:_MAX_HEADS])
-        by_key: defaultdict[str, list[_List]] = defaultdict(list)
-        for each in lists:
-            name = queue_of_compile_key(each.queue)
-            by_key[name.removeprefix(f"{each.lane.namespace}.")].append(each)
-        for compile_key, members in sorted(by_key.items()):
-            model, _, shape = compile_key.removeprefix(_BULK).rpartition(".")
-            known = [age for each in members if (age := ages.get(each.key)) is not None]
-            yield QueueStatus(
-                model=model,
-                shape=shape,
-                datasets=compile_key.startswith(_BULK),
-                waiting=sum(each.length for each in members),
-                tenants=len({tenant_of(each.queue) for each in members}),
-                oldest_s=max(known, default=None),
-            )
+    def _read_lane(self, lane: Lane, workers: Sequence[str]) -> "_LanePart":
+        lists = list(_waiting_lists(lane))
+        heads = [each.key for each in lists[: _MAX_HEADS // len(self._lanes)]]
+        return _LanePart(
+            namespace=lane.namespace,
+            lists=lists,
+            ages=self._ages(lane, heads),
+            failures=_failures(lane),
+            sizes=_Sizes.read(lane, workers),
+        )
 
-    def _ages(self, lists: Sequence[_List]) -> dict[str, float | None]:
+    def _ages(self, lane: Lane, keys: Sequence[str]) -> dict[str, float | None]:
         """Return the age of the oldest job of each list, by the key of the list."""
         ages: dict[str, float | None] = {}
-        for lane in self._lanes:
-            keys = [each.key for each in lists if each.lane is lane]
-            for at in range(0, len(keys), _HEADS_AT_ONCE):
-                part = keys[at : at + _HEADS_AT_ONCE]
-                times = self._oldest_message(
-                    keys=part, args=[job_key(lane.namespace, "")], client=lane.client
-                )
-                seconds, microseconds = lane.client.time()
-                now = seconds + microseconds / 1e6
-                ages |= {
-                    key: _age(text, now)
-                    for key, text in zip(part, cast(list[str], times), strict=True)
-                }
+        for at in range(0, len(keys), _HEADS_AT_ONCE):
+            part = keys[at : at + _HEADS_AT_ONCE]
+            times = self._oldest_message(
+                keys=part, args=[job_key(lane.namespace, "")], client=lane.client
+            )
+            seconds, microseconds = lane.client.time()
+            now = seconds + microseconds / 1e6
+            ages |= {
+                key: _age(text, now) for key, text in zip(part, cast(list[str], times), strict=True)
+            }
         return ages
 
 
@@ -179,7 +189,7 @@ class _Sizes(NamedTuple):
     callbacks: int
     given_up: int
     dropped: int
-    claims: list[int]
+    claims: dict[str, int]
     """Messages that each worker holds."""
 
     @classmethod
@@ -205,7 +215,40 @@ class _Sizes(NamedTuple):
             callbacks=callbacks,
             given_up=given_up,
             dropped=_count(dropped) or 0,
-            claims=[size or 0 for size in answers[6:]],
+            claims={name: size or 0 for name, size in zip(workers, answers[6:], strict=True)},
+        )
+
+
+class _LanePart(NamedTuple):
+    """What one lane has answered."""
+
+    namespace: str
+    lists: Sequence[_List]
+    ages: Mapping[str, float | None]  # of the oldest job of each list, by the key of the list
+    failures: list[dict[str, str] | None]
+    """The failed attempts of the last hour, as `sum_failures` takes them."""
+    sizes: _Sizes
+
+
+def _queues(parts: Sequence[_LanePart]) -> Iterator[QueueStatus]:
+    """Yield what waits for each model and shape, in all lanes together."""
+    by_key: defaultdict[str, list[_List]] = defaultdict(list)
+    ages: dict[str, float | None] = {}
+    for part in parts:
+        ages |= part.ages
+        for each in part.lists:
+            name = queue_of_compile_key(each.queue)
+            by_key[name.removeprefix(f"{part.namespace}.")].append(each)
+    for compile_key, members in sorted(by_key.items()):
+        model, _, shape = compile_key.removeprefix(_BULK).rpartition(".")
+        known = [age for each in members if (age := ages.get(each.key)) is not None]
+        yield QueueStatus(
+            model=model,
+            shape=shape,
+            datasets=compile_key.startswith(_BULK),
+            waiting=sum(each.length for each in members),
+            tenants=len({tenant_of(each.queue) for each in members}),
+            oldest_s=max(known, default=None),
         )
 
 
@@ -233,7 +276,7 @@ def _waiting_lists(lane: Lane) -> Iterator[_List]:
             lengths: list[Any] = pipe.execute(raise_on_error=False)
         for (queue, key), length in zip(part, lengths, strict=True):
             if isinstance(length, int) and length:  # a key of another type holds no jobs
-                yield _List(lane, queue, key, length)
+                yield _List(queue, key, length)
 
 
 def _sum_counts(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

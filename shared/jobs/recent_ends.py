@@ -5,17 +5,22 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagefleet.shared.jobs.host_failures import PERIOD_S
 from imagefleet.shared.jobs.model import parse_count
 from imagefleet.shared.jobs.redis_keys import failed_jobs_key, job_ends_key
+from imagefleet.shared.redis_client.each_lane import ask_at_once
 from imagefleet.shared.redis_client.lanes import Lane, Lanes
 from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types, read_key
 
 if TYPE_CHECKING:
     from redis.client import Pipeline
+
+ANSWER_S: Final = 3.0
+"""Seconds that all lanes together have for an answer."""
 
 
 class RecentEnds:
@@ -25,13 +30,16 @@ class RecentEnds:
         self._lanes = lanes
 
     def counts(self, within_s: int) -> dict[str, int]:
-        """Return the numbers of jobs by state, failed ones as `failed:code`.
+        """Return the numbers of jobs by state, failed ones as `failed:code`, of the lanes that
+        answer.
 
         Args:
             within_s: seconds, at most 3,600. Up to ten minutes more count, too.
         """
         counts = Counter[str]()
-        for texts in chain.from_iterable(self._hashes(lane, within_s) for lane in self._lanes):
+        asks = {lane.number: partial(self._hashes, lane, within_s) for lane in self._lanes}
+        answers = ask_at_once(asks, len(self._lanes), ANSWER_S, "its ends do not count")
+        for texts in chain.from_iterable(answers.values()):
             for name, text in (texts or {}).items():
                 if (count := parse_count(text)) is not None:
                     counts[name] += count
@@ -39,11 +47,16 @@ class RecentEnds:
 
     def failed(self, limit: int) -> list[str]:
         """Return the ids of the jobs that failed last, the latest first. Some may have been deleted
-        or redriven since. At most 1,000 are kept."""
-        failed: list[tuple[str, float]] = []
-        for lane in self._lanes:
+        or redriven since. At most 1,000 are kept. Those of a lane that does not answer are left
+        out."""
+
+        def read(lane: Lane) -> list[tuple[str, float]]:
             key = failed_jobs_key(lane.namespace)
-            failed += read_key(lane.client, _reader_of_latest(key, limit)) or ()
+            return read_key(lane.client, _reader_of_latest(key, limit)) or []
+
+        asks = {lane.number: partial(read, lane) for lane in self._lanes}
+        answers = ask_at_once(asks, len(self._lanes), ANSWER_S, "its failed jobs are left out")
+        failed = list(chain.from_iterable(answers.values()))
         failed.sort(key=lambda job: job[1], reverse=True)  # stable: one lane is in order already
         return [job_id for job_id, _ in failed[:limit]]
 

@@ -1,0 +1,148 @@
+"""One of two lanes hangs: its server accepts connections and never answers."""
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import redis
+from redis import ConnectionPool
+
+from imagefleet.shared.jobs import waiting_elsewhere
+from imagefleet.shared.jobs.fleet_status import FleetReader
+from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.jobs.redis_keys import known_queues_key, leases_key
+from imagefleet.shared.jobs.tenants import Tenants
+from imagefleet.shared.jobs.waiting_elsewhere import WaitingElsewhere
+from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect
+from imagefleet.shared.redis_client.lanes import Lane, Lanes
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.worker.queues import lane_claims
+from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
+from imagefleet.worker.queues.claims import Claims
+from imagefleet.worker.queues.lane_claims import LaneClaims
+from tests.support.hanging import HangingServer
+
+HUNG, ANSWERING = 0, 1
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_claims, "REQUEUE_S", 0.2)
+    monkeypatch.setattr(waiting_elsewhere, "_ANSWER_S", 0.2)
+
+
+@pytest.fixture
+def hanging() -> Iterator[HangingServer]:
+    with HangingServer("127.0.0.1") as server:
+        yield server
+
+
+@pytest.fixture
+def lanes(hanging: HangingServer, client: redis.Redis, namespace: str) -> Lanes:
+    hung = connect(f"redis://127.0.0.1:{hanging.port}/0", retries=RETRY_FOREVER)
+    clients = {HUNG: hung, ANSWERING: client}
+    return Lanes(
+        [
+            Lane(number=number, namespace=f"{namespace}-{number}", client=clients[number])
+            for number in (HUNG, ANSWERING)
+        ]
+    )
+
+
+def _claims(lane: Lane, lanes: int) -> Claims:
+    return Claims(
+        no_retry_client=lane.client,
+        retrying_client=lane.client,
+        namespace=lane.namespace,
+        worker="w",
+        lease_s=60,
+        lane=lane.number,
+        lanes=lanes,
+    )
+
+
+def _claim_one(lane: Lane, claims: Claims) -> Claimed:
+    claims.lease.acquire()
+    queue = f"{lane.namespace}.default.native"
+    lane.client.lpush(list_key(queue, 0), "message")
+    [claimed] = claims.claim([QueueGroup(name="native", queues=(queue,))], 1)
+    return claimed
+
+
+def test_messages_of_other_lanes_are_requeued_and_their_leases_released(
+    lanes: Lanes, caplog: pytest.LogCaptureFixture
+) -> None:
+    claims = LaneClaims([_claims(lane, 2) for lane in lanes], [lane.namespace for lane in lanes])
+    lane, part = lanes[ANSWERING], claims.parts[ANSWERING]
+    claimed = _claim_one(lane, part)
+    assert claims.requeue("2.1", claimed.tag) == 1
+    assert lane.client.llen(claimed.list_key) == 1
+    assert "lane 0 has not answered within 0.2 s: its messages are requeued later" in caplog.text
+    assert (claims.other_lanes_answer(), claims.may_end(claimed.tag)) == (True, False)
+    part.claim([QueueGroup(name="native", queues=(claimed.list_key.partition("\6")[0],))], 1)
+    assert claims.release_all() == 1
+    assert not lane.client.exists(leases_key(lane.namespace))
+
+
+def test_a_lasting_error_of_a_lane_is_called_what_it_is(
+    client: redis.Redis, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = [Lane(number=n, namespace=f"{namespace}-{n}", client=client) for n in range(2)]
+    claims = LaneClaims([_claims(lane, 2) for lane in own], [lane.namespace for lane in own])
+    client.set(leases_key(own[0].namespace), "no sorted set")
+    claimed = _claim_one(own[1], claims.parts[1])
+    claims.parts[1].requeue(claimed.tag)
+    queues = (f"{own[0].namespace}.default.native",)
+    with caplog.at_level(logging.WARNING):
+        assert len(claims.claim([QueueGroup(name="native", queues=queues)], 1)) == 1
+    assert "refuses the command: WRONGTYPE" in caplog.text
+    assert "does not answer" not in caplog.text
+
+
+def test_the_view_of_the_fleet_has_the_lanes_that_answer_and_what_the_others_said_last(
+    hanging: HangingServer, client: redis.Redis, redis_server: LocalRedisServer, namespace: str
+) -> None:
+    other = connect(redis_server.url, retries=0)
+    clients = (client, other)
+    own = Lanes([Lane(number=n, namespace=f"{namespace}-{n}", client=clients[n]) for n in range(2)])
+    for lane in own:
+        queue = f"{lane.namespace}.default.native"
+        lane.client.sadd(known_queues_key(lane.namespace), queue)
+        lane.client.lpush(list_key(queue, 0), "message")
+    reader = FleetReader(own)
+    assert (reader.read().waiting, reader.read().lanes_down) == (2, ())
+    other.connection_pool = ConnectionPool(port=hanging.port)
+    found, new = reader.read(within_s=0.2), FleetReader(own).read(within_s=0.2)
+    assert (found.waiting, found.lanes_down, found.lanes_unknown) == (2, (1,), ())
+    assert (new.waiting, new.lanes_down, new.lanes_unknown) == (1, (1,), (1,))
+
+
+def test_submissions_with_limits_ask_a_lane_that_hangs_once(
+    lanes: Lanes, hanging: HangingServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting = WaitingElsewhere(lanes)
+    for _ in range(2):
+        assert waiting.count(ANSWERING, ["gold", "*"]) == {"gold": 0, "*": 0}
+    assert hanging.connections() == 1
+    assert caplog.text.count("lane 0 now: it has not answered within") == 1
+
+
+def test_a_lane_without_the_limits_is_not_asked_at_every_submission(
+    client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_elsewhere, "_MAX_AGE_S", 60.0)
+    own = Lanes([Lane(number=n, namespace=f"{namespace}-{n}", client=client) for n in range(3)])
+    Tenants(Lanes.single(client, own[1].namespace)).set_limit("gold", 5)
+    waiting = WaitingElsewhere(own)
+    count = partial(waiting.count, 0, ["gold"])
+    assert count() == {"gold": 0}
+    asked = _calls(client)
+    waiting.add(2, ["gold", "gold", "iron"])
+    assert count() == {"gold": 2}
+    assert _calls(client) == asked
+
+
+def _calls(client: redis.Redis) -> int:
+    """Return how many scripts the server has run."""
+    return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
