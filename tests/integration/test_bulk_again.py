@@ -37,7 +37,7 @@ def _draw(path: Path) -> None:
 
 
 def _tries(run: BulkRun) -> list[int]:
-    with run.connection.runs("") as runs:
+    with run.connection.runs(run.id) as runs:
         return [shard.tries for shard in runs.shards(run.id)]
 
 

@@ -28,7 +28,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _tries(run: BulkRun) -> list[int]:
-    with run.connection.runs("") as runs:
+    with run.connection.runs(run.id) as runs:
         return [shard.tries for shard in runs.shards(run.id)]
 
 

@@ -216,7 +216,7 @@ def test_every_shard_is_made_once_by_two_commands_at_once_after_a_killed_one(
     start()
     assert [process.wait(300) for process in both] == [0, 0]
     run = producer.find_bulk(str(data))
-    with producer.connection.runs("") as runs:
+    with producer.connection.runs(run.id) as runs:
         assert [shard.tries for shard in runs.shards(run.id)] == [1] * 6
     assert run.verify().clean
 
@@ -240,9 +240,9 @@ def test_ctrl_c_ends_the_view_and_not_the_run(
     )
     assert watching.stderr is not None
     assert watching.stderr.readline() == f"{NO_WORKER}\n"  # the progress view starts now
-    with producer.connection.runs("") as runs:
+    with producer.connection.runs_by_lane() as runs:
         [run_id] = runs.ids()
-        assert runs.shards(run_id)
+        assert runs.of(run_id).shards(run_id)
     watching.send_signal(signal.SIGINT)
     _, completed = watching.communicate(timeout=900)
     assert (watching.returncode, "The run continues" in completed) == (130, True)
@@ -327,7 +327,7 @@ def test_records_that_redis_lost_are_restored_from_the_destination(
     (folder / "00003.stats.json").unlink()
     run = fleet.bulk(PROMPTS, folder, shard_size=10, num_images_per_prompt=2)
     assert run.wait(300).state is State.SUCCEEDED
-    with fleet.connection.runs("") as runs:
+    with fleet.connection.runs(run.id) as runs:
         assert [shard.tries for shard in runs.shards(run.id)] == [0, 0, 0, 1, 0, 0]
 
 

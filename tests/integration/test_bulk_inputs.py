@@ -148,7 +148,7 @@ def test_a_dry_run_counts_and_writes_and_queues_nothing(
     assert [row["row"] for row in found["rejected_rows"]] == [3]
     assert not (tmp_path / "data").exists()
     assert not (tmp_path / "store").exists()
-    with producer.connection.runs("") as runs:
+    with producer.connection.runs_by_lane() as runs:
         assert runs.ids() == []
     refused = bulk_run("nowhere.csv", "data", "--dry-run")
     assert refused.returncode == 1

@@ -73,7 +73,7 @@ def test_a_worker_without_the_loras_leaves_the_shard_to_one_that_holds_them(
     run = producer.bulk([{"prompt": "a", "loras": "style:0.8"}], tmp_path / "data")
     start()
     until(lambda: _lora_lists(client, namespace))
-    with producer.connection.runs("") as runs:
+    with producer.connection.runs(run.id) as runs:
         [shard] = runs.shards(run.id)
         assert (shard.state, shard.tries) == (State.QUEUED, 1)
         again = shards_to_send(run.plan, run.plan.shards)

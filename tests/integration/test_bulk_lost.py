@@ -417,7 +417,7 @@ def test_recovery_sends_no_shard_whose_files_are_being_deleted(
 ) -> None:
     """The deletion may take long: here 20 s per file."""
     run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=30)
-    with producer.connection.runs("") as runs:
+    with producer.connection.runs(run.id) as runs:
         client.delete(*_bulk_queues(client, namespace))
         runs.begin(run.id, 0, "a", "host")
         runs.succeed(run.id, 0, "a", "host", 30, {})
@@ -476,7 +476,7 @@ def test_a_lost_shard_is_made_without_a_waiting_producer(
     worker = start(**FAST_RECOVERY)
     until(lambda: _has_succeeded(run))
     assert run.verify().clean
-    with producer.connection.runs("") as runs:
+    with producer.connection.runs(run.id) as runs:
         assert [shard.tries for shard in runs.shards(run.id)] == [1, 1, 1]
     assert "sent 1 lost shards again" in worker.output()
 
@@ -492,7 +492,7 @@ def test_a_shard_held_by_a_frozen_worker_is_not_sent_twice(
     until(lambda: client.hexists(f"{namespace}:bulk:{run.id}", "looked_at"))
     holder.thaw()
     until(lambda: _has_succeeded(run))
-    with producer.connection.runs("") as runs:
+    with producer.connection.runs(run.id) as runs:
         assert [shard.tries for shard in runs.shards(run.id)] == [1]
     assert "lost shards again" not in other.output()
 

@@ -136,11 +136,10 @@ def test_a_closed_fleet_leaves_its_shard_queued(tmp_path: Path) -> None:
     with FakeFleet(step_s=0.05) as fleet:
         run = fleet.client.bulk([f"{n}" for n in range(500)], tmp_path / "data")
         until(lambda: run.status().shards_by_state[State.RUNNING])
-        runs = fleet.client.connection
         fleet._stopping.set()
         fleet._worker.stop()
         fleet._thread.join()
-        with runs.runs("") as records:
+        with run.connection.runs(run.id) as records:
             assert records.get(run.id).shards_by_state[State.QUEUED] == 1
 
 

@@ -124,7 +124,7 @@ def test_each_event_says_what_its_callback_says(
     fleet: FakeFleet, run: BulkRun, notices: RunNotices
 ) -> None:
     """Both count on their own: this process in Python, and for receivers a script in Redis."""
-    with run.connection.runs("") as records:
+    with run.connection.runs(run.id) as records:
         changes: list[Callable[[], object]] = [
             lambda: None,
             lambda: records.begin(run.id, 0, "a", "host"),

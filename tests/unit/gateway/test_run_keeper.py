@@ -127,8 +127,8 @@ def test_a_run_whose_gateway_died_when_it_began_has_one_end(
 
 
 def _runs(fleet: FakeFleet) -> list[Any]:
-    with fleet.client.connection.runs("") as runs:
-        return [runs.get(each) for each in runs.ids()]
+    with fleet.client.connection.runs_by_lane() as runs:
+        return [runs.of(each).get(each) for each in runs.ids()]
 
 
 def test_a_run_whose_plan_is_damaged_ends_and_names_no_place(
