@@ -108,7 +108,6 @@ class _Builder:
         self._dispatcher = self._build_dispatcher()
         device_loop = self._build_device_loop()
         self._status = self._build_status_reporter()
-        first = self._retrying.first
         shards = self._build_shard_contexts()
         return WorkerParts(
             engine=self._engine,
@@ -124,7 +123,7 @@ class _Builder:
                 self._build_upkeep(lane, context)
                 for lane, context in zip(self._retrying, shards, strict=True)
             ],
-            offers=OfferRegistry(first.client, first.namespace),
+            offers=OfferRegistry(self._retrying.first.client, self._retrying.first.namespace),
             delivery=self._delivery,
             outboxes=[Outbox(lane.client, lane.namespace) for lane in self._no_retry],
             status=self._status,
