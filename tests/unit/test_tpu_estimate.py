@@ -1,9 +1,16 @@
 """The estimate of a TPU program counts loops by trips, and attention kernels by their sizes."""
 
+from dataclasses import fields
+
 import pytest
 
 from imagefleet.worker.engine.placement.tpu_hosts import GENERATIONS
-from tools.tpu.estimate import all_kernel_cycles, program_cycles
+from tools.tpu.estimate import (
+    Estimate,
+    all_kernel_cycles,
+    program_cycles,
+    program_products,
+)
 from tools.tpu.kernel_cycles import (
     FEED_FORWARD_FACTOR,
     FEED_FORWARD_NORM_CYCLES,
@@ -41,6 +48,25 @@ LOOPS = """
 ENTRY %main.6 (x: f32[8]) -> f32[8] {
   %c = f32[8] fusion(%x), calls=%fused.1, backend_config={"estimated_cycles":"1000"}
   %loop.1 = (s32[], f32[8]) while(%t), condition=%outer_condition.4, body=%outer.5
+}
+"""
+
+CONDITIONS = """
+%long.1 (s: f32[8]) -> f32[8] {
+  %a = f32[8] fusion(%s), calls=%fused.9, backend_config={"estimated_cycles":"30"}
+}
+
+%short.2 (s: f32[8]) -> f32[8] {
+  %b = f32[8] fusion(%s), backend_config={"estimated_cycles":"4"}
+}
+
+%fused.9 (x: f32[8]) -> f32[8] {
+  ROOT %x = f32[8] parameter(0)
+}
+
+ENTRY %main.6 (x: f32[8]) -> f32[8] {
+  %c = f32[8] fusion(%x), calls=%fused.9, backend_config={"estimated_cycles":"100"}
+  %d = f32[8] conditional(%is_short, %x, %x), BRANCHES, metadata={op_name="cond"}
 }
 """
 
@@ -88,6 +114,54 @@ def test_a_kernel_in_a_loop_counts_once_for_each_trip() -> None:
     [once] = kernel_cycles(KERNEL, v5e)
     assert once is not None
     assert list(all_kernel_cycles(kernels, v5e)) == [pytest.approx(n * once) for n in (1, 4 * 3)]
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [
+        "branch_computations={%long.1, %short.2}",
+        "true_computation=%short.2, false_computation=%long.1",
+    ],
+)
+def test_of_a_condition_one_branch_counts(branches: str) -> None:
+    v5e = GENERATIONS["v5e"]
+    text = CONDITIONS.replace("BRANCHES", branches)
+    assert program_cycles(text) == 100 + 30
+    assert program_cycles(text, min) == 100 + 4
+    text = text.replace("  %a =", f"  {KERNEL}\n  %a =").replace("  %b =", f"  {PACKED}\n  %b =")
+    for pick, kernel in ((max, KERNEL), (min, PACKED)):
+        assert [*all_kernel_cycles(text, v5e, pick)] == [*kernel_cycles(kernel, v5e)]
+
+
+def test_an_estimate_of_few_blocks_grows_with_each_block() -> None:
+    """Temporaries are those of the largest program, but its code grows."""
+    numbers = dict.fromkeys((each.name for each in fields(Estimate)), 3)
+    least = Estimate(**numbers | {"temporary_bytes": 500, "code_bytes": 100})
+    double = Estimate(**dict.fromkeys(numbers, 5) | {"temporary_bytes": 700, "code_bytes": 110})
+    single = Estimate(**dict.fromkeys(numbers, 4) | {"temporary_bytes": 600, "code_bytes": 101})
+    whole = least.with_blocks([(double, 7), (single, 20)])
+    assert whole.flops == whole.cycles == whole.collectives == 3 + 7 * 2 + 20
+    assert whole.code_bytes == 100 + 7 * 10 + 20
+    assert whole.temporary_bytes == (700 - 110) + whole.code_bytes
+
+
+def test_products_are_compared_with_the_matrix_unit() -> None:
+    """One of two products has few rows, so that it is limited by its weights."""
+    text = """
+%inner.1 (x: bf16[512,1024], w: bf16[1024,256]) -> bf16[512,256] {
+  %w = bf16[1024,256]{1,0:T(8,128)(2,1)} parameter(1)
+  ROOT %p = bf16[512,256]{1,0} convolution(%x, %w), dim_labels=bf_io->bf
+}
+
+ENTRY %main.6 (x: bf16[512,1024], w: bf16[1024,256]) -> bf16[512,256] {
+  %v = bf16[1024,256]{1,0} parameter(1)
+  %a = bf16[512,256] fusion(%x, %v), calls=%inner.1, backend_config={"estimated_cycles":"9000"}
+  %b = bf16[8,256] convolution(%y, %v), dim_labels=bf_io->bf, c={"estimated_cycles":"70"}
+}
+"""
+    estimated, floor = program_products(text, GENERATIONS["v5e"])
+    assert estimated == 9000
+    assert floor == 2 * 512 * 1024 * 256 / (4 * 2 * 128 * 128)
 
 
 def test_a_softmax_of_xla_takes_the_bundles_of_its_schedule() -> None:

@@ -18,13 +18,21 @@ import jax
 from imagefleet.worker.engine.compile.program_compiler import ShapeExecutables
 from imagefleet.worker.engine.compile.stream_compiler import StreamExecutables
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
-from tools.tpu.models import SHAPES
-from tools.tpu.rows import Account, Row, account, fails, libtpu_version, memory_need_of
+from tools.tpu.models import SHAPES, STEPS
+from tools.tpu.rows import (
+    Account,
+    Row,
+    account,
+    fails,
+    libtpu_version,
+    lowerings,
+    memory_need_of,
+)
 
 PROGRAMS = tuple(each.name for each in fields(ShapeExecutables) if each.default is MISSING)
 """All models have them. Those with a default are of some families only."""
 STREAM_PROGRAMS = tuple(each.name for each in fields(StreamExecutables) if each.default is MISSING)
-STEPS = (20, 50)
+DEFAULT_STEPS = (20, 50)
 DEFAULT_ROWS = (
     *(Row(model="sd14", host="v5e-8", program=program) for program in PROGRAMS),
     Row(model="sd14", host="v2-8", program="step"),
@@ -43,27 +51,29 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         for host in options.hosts or TPU_HOSTS:
             for devices_per_copy in options.model_axis:
                 for images in options.images:
-                    for program in options.programs or (
-                        STREAM_PROGRAMS if options.streams else PROGRAMS
-                    ):
-                        yield Row(
-                            model=model,
-                            host=host,
-                            program=program,
-                            per_device_batch=images,
-                            devices_per_copy=devices_per_copy,
-                            streams=options.streams,
-                            loras=options.loras,
-                            prompt_chunks=options.prompt_chunks,
-                            quick=options.quick,
-                        )
+                    group = Row(
+                        model=model,
+                        host=host,
+                        program="",
+                        per_device_batch=images,
+                        devices_per_copy=devices_per_copy,
+                        streams=options.streams,
+                        loras=options.loras,
+                        prompt_chunks=options.prompt_chunks,
+                        int8_weights=options.int8_weights,
+                        host_text_encoder=options.host_text_encoder,
+                        few_blocks=options.few_blocks,
+                        quick=options.quick,
+                    )
+                    for program in options.programs or lowerings(group):
+                        yield replace(group, program=program)
 
 
 def line(row: Row, result: Account) -> str:
     """Return one line of the table of programs."""
     generation, need = TPU_HOSTS[row.host].generation, memory_need_of(row)
     start = (
-        f"{row.model:<5} {row.host:<6} {row.devices_per_copy:>5} {row.per_device_batch:>6} "
+        f"{row.model:<14} {row.host:<6} {row.devices_per_copy:>5} {row.per_device_batch:>6} "
         f"{row.program:<14} {result.outcome:<10} {result.seconds:>6.0f} {need.total / 1e9:>8.2f}"
     )
     if (estimate := result.estimate) is None:
@@ -81,16 +91,17 @@ def line(row: Row, result: Account) -> str:
         f"{memory} {estimate.flops / 1e12:>7.2f} "
         f"{estimate.cycles / 1e6:>8.1f} {estimate.kernel_cycles / 1e6:>8.1f} "
         f"{estimate.milliseconds(generation):>8.1f} {estimate.share_of_peak(generation):>6.0%} "
+        f"{estimate.share_at_floor(generation):>6.0%} "
         f"{estimate.collectives:>11} {estimate.awaited_bytes / 1e6:>10,.0f} "
         f"{estimate.hidden_bytes / 1e6:>9,.0f} {estimate.uncounted_kernels:>9}"
     )
 
 
 HEADER = (
-    f"{'model':<5} {'host':<6} {'model':>5} {'images':>6} {'program':<14} {'outcome':<10} "
+    f"{'model':<14} {'host':<6} {'model':>5} {'images':>6} {'program':<14} {'outcome':<10} "
     f"{'took s':>6} {'check GB':>8} {'compiler GB':>11} {'differ':>6} "
     f"{'args MB':>8} {'temps MB':>8} {'memory':>6} {'TFLOP':>7} {'Mcycles':>8} {'kernels':>8} "
-    f"{'est. ms':>8} {'peak':>6} {'collectives':>11} {'awaited MB':>10} "
+    f"{'est. ms':>8} {'peak':>6} {'floor':>6} {'collectives':>11} {'awaited MB':>10} "
     f"{'hidden MB':>9} {'uncounted':>9}"
 )
 
@@ -106,13 +117,19 @@ def image_rates(results: dict[Row, Account]) -> Iterator[str]:
         }
         if not {"begin", "step", "decode"} <= milliseconds.keys():
             continue
-        images = row.per_device_batch * TPU_HOSTS[row.host].devices // row.devices_per_copy
-        rates = []
-        for steps in STEPS:
-            batch = milliseconds["begin"] + steps * milliseconds["step"] + milliseconds["decode"]
-            rates.append(f"{1e3 * images / batch:>8.2f} at {steps} steps")
+        copies = TPU_HOSTS[row.host].devices // row.devices_per_copy
+        # Flow models are fast without guidance. Their texts are encoded one at a time.
+        steps_of = STEPS.get(row.model, DEFAULT_STEPS)
+        step = milliseconds.get("unguided_step" if row.model in STEPS else "step")
+        step = milliseconds["step"] if step is None else step
+        once = milliseconds["begin"] + milliseconds["decode"]
+        once += row.per_device_batch * milliseconds.get("encode_text", 0.0)
+        rates = [
+            f"{1e3 * copies * row.per_device_batch / (once + steps * step):>8.2f} at {steps} steps"
+            for steps in steps_of
+        ]
         yield (
-            f"{row.model:<5} {row.host:<6} {row.devices_per_copy:>5} {row.per_device_batch:>6} "
+            f"{row.model:<14} {row.host:<6} {row.devices_per_copy:>5} {row.per_device_batch:>6} "
             + "".join(rates)
         )
 
@@ -139,6 +156,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--model-axis", type=_numbers, default=[1], help="devices a copy: 1,2")
     parser.add_argument("--loras", type=int, default=0, help="of jobs, for the UNet's attention")
     parser.add_argument("--prompt-chunks", type=int, default=0, help="of prompts with weights")
+    parser.add_argument("--int8-weights", action="store_true", help="of flow models")
+    parser.add_argument("--host-text-encoder", action="store_true", help="of flow models")
+    parser.add_argument(
+        "--few-blocks",
+        action="store_true",
+        help="compute a flow model's programs from two with few blocks of its transformer",
+    )
     parser.add_argument("--cache", type=Path, default=Path("out/tpu"))
     options = parser.parse_args(arguments)
     # With libtpu here, JAX would look for a TPU.

@@ -36,6 +36,7 @@ from imagefleet.worker.engine.kernels.packed_attention_kernel import (
 )
 from imagefleet.worker.engine.kernels.wide_attention_kernel import KERNEL_NAME as WIDE_ATTENTION
 from imagefleet.worker.engine.kernels.wide_attention_kernel import LARGE_BLOCK as WIDE_BLOCK
+from imagefleet.worker.engine.kernels.wide_attention_kernel import best_block
 from imagefleet.worker.engine.placement.tpu_hosts import TpuGeneration
 
 _KERNEL: Final = re.compile(
@@ -199,10 +200,14 @@ def _packed_cycles(
 
 
 def _wide_cycles(operands: list[list[int]], generation: TpuGeneration) -> float | None:
-    """Count by the schedule. The operands are counts, queries, keys, values and a mask."""
+    """Count whole blocks. The operands are counts, queries, keys, values and a mask."""
     _, (batch, queries, channels), (_, keys, _), *_ = operands
     if (schedule := WIDE_CYCLES.get(generation.name)) is None:
         return None
+    sizes = (best_block(count, WIDE_BLOCK) for count in (queries, keys))
+    queries, keys = (
+        -(-count // size) * size for count, size in zip((queries, keys), sizes, strict=True)
+    )
     rows = batch * channels // TPU_LANES * queries
     return schedule.cycles(queries=rows, keys=keys, max_keys=WIDE_BLOCK)
 

@@ -18,14 +18,16 @@ from flax import nnx
 
 from imagefleet.worker.engine.compile.fingerprint import ENGINE_FOLDER, source_digest
 from imagefleet.worker.engine.compile.program_compiler import Lower
+from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.loading.memory_need import memory_need
 from imagefleet.worker.engine.placement.memory_check import MemoryNeed, Workload
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.placement.tpu_topology import placement_of
+from tools.parity.flow.published import FLOW_MODELS
 from tools.parity.published import PUBLISHED
 from tools.tpu.estimate import Estimate, read_estimate
 from tools.tpu.lora_file import count_numbers
-from tools.tpu.models import SHAPES, model_of
+from tools.tpu.models import BLOCKS, published_model, shape_of
 from tools.tpu.programs import BFLOAT16, lower_programs
 
 
@@ -55,6 +57,15 @@ class Row:
     """LoRA that jobs may use."""
     prompt_chunks: int = 0
     """The most chunks of a prompt with weights."""
+    int8_weights: bool = False
+    """Whether the weights of blocks are integers of 8 bits."""
+    host_text_encoder: bool = False
+    """Whether the host encodes texts."""
+    few_blocks: bool = False
+    """Whether the program is not compiled whole, but computed from programs with one block of each
+    kind, and with two of one kind."""
+    blocks: tuple[int, ...] = ()
+    """It has the numbers of blocks in the order of `models.BLOCKS`. Empty: the published ones."""
     quick: bool = False
     """Whether the compiler optimizes little. It then takes a third of the time or less and says
     whether the program compiles and fits, but its cycles say nothing."""
@@ -63,6 +74,11 @@ class Row:
     def group(self) -> "Row":
         """Return what the rows have in common that one batch or stream runs."""
         return replace(self, program="")
+
+    @property
+    def source(self) -> FamilyModel:
+        """Return the model."""
+        return published_model(self.model, int8_weights=self.int8_weights, blocks=self.blocks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +95,6 @@ class Account:
 
 def memory_need_of(row: Row) -> MemoryNeed:
     """Return the bytes that a device needs for the row's batch, by the worker's own account."""
-    model = model_of(row.model)
     workload = Workload(
         dtype=BFLOAT16,
         platform="tpu",
@@ -88,9 +103,11 @@ def memory_need_of(row: Row) -> MemoryNeed:
         per_device_batch=row.per_device_batch,
         streams=row.streams,
         prompt_chunks=row.prompt_chunks,
+        host_text_encoder=row.host_text_encoder,
     )
-    need = memory_need(model, _networks(row.model), (SHAPES[row.model],), workload)
-    factors = row.loras * count_numbers(model) * BFLOAT16.itemsize if row.loras else 0
+    networks = _networks(row.model, row.int8_weights)
+    need = memory_need(row.source, networks, (shape_of(row.model),), workload)
+    factors = row.loras * count_numbers(row.source) * BFLOAT16.itemsize if row.loras else 0
     return replace(need, weights=need.weights + factors)
 
 
@@ -102,12 +119,14 @@ def fails(row: Row, result: Account) -> bool:
 
 
 @cache
-def _networks(model: str) -> dict[str, nnx.Module]:
-    return model_of(model).networks()
+def _networks(model: str, int8_weights: bool) -> dict[str, nnx.Module]:
+    return published_model(model, int8_weights=int8_weights).networks()
 
 
 def account(row: Row, cache_folder: Path) -> Account:
     """Return the compiler's account of a row, from the cache if it is there."""
+    if row.few_blocks:
+        return _account_of_few_blocks(row, cache_folder)
     path = cache_folder / f"{_key(row)}.json"
     if path.is_file():
         stored = json.loads(path.read_text())["account"]
@@ -120,8 +139,23 @@ def account(row: Row, cache_folder: Path) -> Account:
     return made
 
 
+def _account_of_few_blocks(row: Row, cache_folder: Path) -> Account:
+    whole = [*BLOCKS[row.model].values()]
+    kinds = range(len(whole))
+    counts = [tuple(1 for _ in kinds), *(tuple(1 + (n == kind) for n in kinds) for kind in kinds)]
+    least, *more = (
+        account(replace(row, few_blocks=False, blocks=each), cache_folder) for each in counts
+    )
+    estimates = [(each.estimate, count - 1) for each, count in zip(more, whole, strict=True)]
+    known = [(estimate, count) for estimate, count in estimates if estimate is not None]
+    if least.estimate is None or len(known) < len(more):
+        return next(each for each in (least, *more) if each.estimate is None)
+    seconds = sum(each.seconds for each in (least, *more))
+    return replace(least, seconds=seconds, estimate=least.estimate.with_blocks(known))
+
+
 def _compile(row: Row) -> Account:
-    lower = _lowerings(row.group)[row.program]
+    lower = lowerings(row.group)[row.program]
     started = time.monotonic()
     jax.config.update(  # type: ignore[no-untyped-call]
         "jax_exec_time_optimization_effort", -1.0 if row.quick else 0.0
@@ -140,15 +174,17 @@ def _compile(row: Row) -> Account:
 
 
 @cache
-def _lowerings(group: Row) -> dict[str, Lower]:
+def lowerings(group: Row) -> dict[str, Lower]:
+    """Return for each program of a batch or stream the function that lowers it."""
     return lower_programs(
-        model_of(group.model),
-        SHAPES[group.model],
+        group.source,
+        shape_of(group.model),
         placement_of(group.host, model=group.devices_per_copy),
         per_device_batch=group.per_device_batch,
         streams=group.streams,
         loras=group.loras,
         prompt_chunks=group.prompt_chunks,
+        host_text_encoder=group.host_text_encoder,
     )
 
 
@@ -158,7 +194,7 @@ def _key(row: Row) -> str:
         *libraries,
         source_digest(ENGINE_FOLDER),
         source_digest(Path(__file__).parent),
-        json.dumps(PUBLISHED[row.model]),
+        json.dumps({**PUBLISHED, **FLOW_MODELS}[row.model]),
         json.dumps(asdict(row)),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

@@ -11,6 +11,7 @@ import pytest
 from imagefleet.worker.engine.kernels.convolution import upsample
 from imagefleet.worker.engine.kernels.feature_map import FeatureMap, PixelMeans
 from imagefleet.worker.engine.networks import blocks
+from imagefleet.worker.engine.networks.column_parts import project_parts
 from imagefleet.worker.engine.placement import mesh
 
 
@@ -90,3 +91,24 @@ def test_upsampling_repeats_pixels(dtype: type, monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(upsample(x), expected)
     _use_tpu(monkeypatch)
     np.testing.assert_array_equal(upsample(x), expected)
+
+
+def test_parts_of_a_layer_are_products_of_their_own_on_tpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random = np.random.default_rng(0)
+    layer = blocks.linear(16, 24, use_bias=False)
+    layer.kernel[...] = jnp.asarray(random.normal(size=(16, 24)), jnp.bfloat16)
+    x = jnp.asarray(random.normal(size=(2, 4, 16)), jnp.bfloat16)
+
+    def products() -> int:
+        parts = jax.make_jaxpr(lambda x: project_parts(layer, x, [8, 12]))(x)
+        return str(parts).count("dot_general")
+
+    whole, before = project_parts(layer, x, [8, 12]), products()
+    _use_tpu(monkeypatch)
+    in_parts, after = project_parts(layer, x, [8, 12]), products()
+    assert (before, after) == (1, 3)
+    assert [part.shape[-1] for part in in_parts] == [8, 4, 12]
+    joined = jnp.concatenate(in_parts, -1)
+    np.testing.assert_allclose(joined, jnp.concatenate(whole, -1), rtol=1e-5, atol=1e-6)

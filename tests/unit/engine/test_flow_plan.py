@@ -1,30 +1,13 @@
 """A plan says which mesh a published flow model needs on a TPU host, by its configs alone."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
 
 from imagefleet.worker.engine.loading.host_plan import plan_host
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.tpu_hosts import TpuHost
-from tools.parity.flow import flux1_case, flux2_klein_case, z_image_case
-from tools.parity.flow.checkpoint import write_files
-from tools.parity.flow.published import FLOW_MODELS
-
-
-def _write(folder: Path, model: str) -> None:
-    index, scheduler = _CASES[model.split("_")[0]]
-    write_files(folder, index, {**FLOW_MODELS[model], "scheduler": scheduler})
-
-
-_CASES: Final[Mapping[str, tuple[dict[str, Any], dict[str, Any]]]] = {
-    "flux1": (flux1_case.INDEX, flux1_case.SCHEDULER),
-    "flux2": ({**flux2_klein_case.INDEX, "is_distilled": True}, flux2_klein_case.SCHEDULER),
-    "z": (z_image_case.INDEX, z_image_case.STATIC),
-}
-"""By the beginning of a model's name: its model_index.json and its scheduler."""
+from tools.tpu.models import write_flow_configs
 
 
 @pytest.mark.parametrize(
@@ -44,7 +27,7 @@ def test_the_fewest_devices_that_hold_a_copy_and_an_image_of_1024_are_known(
     tmp_path: Path, model: str, host: str, devices_a_copy: int, gigabytes: float
 ) -> None:
     """With whole batches and with streams."""
-    _write(tmp_path, model)
+    write_flow_configs(tmp_path, model)
     for streams in (False, True):
         plan = plan_host(
             tmp_path,

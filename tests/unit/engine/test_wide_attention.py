@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from imagefleet.worker.engine.kernels import wide_attention_kernel
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.kernels.attention_backend import Backend
-from imagefleet.worker.engine.kernels.wide_attention_kernel import block_length
+from imagefleet.worker.engine.kernels.wide_attention_kernel import best_block, block_length
 
 Array = NDArray[np.float64]
 WIDTH = 128
@@ -132,12 +132,12 @@ def test_without_a_mask_all_keys_count() -> None:
     np.testing.assert_allclose(_compute(q, k, v, None), _reference(q, k, v, everything), atol=3e-6)
 
 
-def test_blocks_leave_least_to_spare_and_are_then_as_large_as_possible() -> None:
-    with patch.object(wide_attention_kernel, "_SMALL_BLOCK", 1152):
-        lengths = (128, 130, 1000, 4096, 4128, 4480, 4608)
-        # 4128 tokens become 3 * 1,408 or 11 * 384; only the second fits.
-        expected = [128, 256, 1024, 1024, 384, 896, 1152]
-        assert [block_length(length, jnp.float32) for length in lengths] == expected
+def test_blocks_are_few_and_have_little_to_spare() -> None:
+    """4,352 tokens, an image and a text of 256, have 17 blocks without anything to spare. They
+    would take longer than four of 1,152."""
+    lengths = (128, 130, 1000, 1536, 4096, 4128, 4352, 4608)
+    expected = [128, 256, 1024, 768, 1024, 1152, 1152, 1152]
+    assert [best_block(length, 1152) for length in lengths] == expected
 
 
 @pytest.mark.parametrize("model", [1, 2])

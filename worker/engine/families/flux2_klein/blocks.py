@@ -14,6 +14,7 @@ from flax import nnx
 from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear
+from imagefleet.worker.engine.networks.column_parts import project_parts
 from imagefleet.worker.engine.networks.joint_attention import JointAttention
 from imagefleet.worker.engine.networks.modulation import Modulated
 from imagefleet.worker.engine.networks.rotary import Rotation, place_heads
@@ -23,17 +24,13 @@ class FeedForward(nnx.Module):
     """It is diffusers' Flux2FeedForward, which is gated (Shazeer 2020)."""
 
     def __init__(self, config: TransformerConfig) -> None:
+        self.inner_width = config.inner_width
         self.linear_in = linear(config.width, 2 * config.inner_width, use_bias=False)
         self.linear_out = linear(config.inner_width, config.width, use_bias=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return self.linear_out(gated(self.linear_in(x)))
-
-
-def gated(x: jax.Array) -> jax.Array:
-    """Multiply the second half of the last axis by SiLU of the first half."""
-    gate, value = jnp.split(x, 2, axis=-1)
-    return jax.nn.silu(gate) * value
+        gate, value = project_parts(self.linear_in, x, [self.inner_width])
+        return self.linear_out(jax.nn.silu(gate) * value)
 
 
 class DoubleBlock(nnx.Module):
@@ -92,13 +89,14 @@ class ParallelAttention(nnx.Module):
 
     def __call__(self, x: jax.Array, rotation: Rotation, mask: jax.Array | None) -> jax.Array:
         config = self.config
-        ends = [config.width, 2 * config.width, 3 * config.width]
-        q, k, v, inner = jnp.split(self.to_qkv_mlp_proj(x), ends, axis=-1)
+        ends = [*(n * config.width for n in (1, 2, 3)), 3 * config.width + config.inner_width]
+        q, k, v, gate, value = project_parts(self.to_qkv_mlp_proj, x, ends)
         heads = config.num_attention_heads
         q = place_heads(q, self.norm_q, rotation, heads=heads)
         k = place_heads(k, self.norm_k, rotation, heads=heads)
         attended = attention(q, k, v, heads=heads, mask=mask)
-        return self.to_out(jnp.concatenate([attended, gated(inner)], axis=-1))
+        hidden = [attended, jax.nn.silu(gate) * value]
+        return self.to_out(jnp.concatenate(hidden, axis=-1))
 
 
 class SingleBlock(nnx.Module):
