@@ -72,6 +72,11 @@ class Lane:
     namespace: str
     client: "Redis" = field(repr=False)
 
+    @property
+    def in_cluster(self) -> bool:
+        """Whether its keys and channels are in one slot of a cluster, as the namespace says."""
+        return self.namespace.endswith("}")
+
 
 class Lanes:
     """The lanes of a fleet, in the order of their numbers. Threads may share them."""

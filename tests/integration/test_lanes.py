@@ -8,9 +8,10 @@ import redis
 from redis.exceptions import AskError, TryAgainError
 
 from imagefleet import State
+from imagefleet.producer.gateway.jobs.change_subscription import ChangeSubscription
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.redis_keys import changes_channel, expiring_key, job_key
+from imagefleet.shared.jobs.redis_keys import expiring_key, job_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect_lanes
 from imagefleet.shared.redis_client.lanes import Lane, Lanes
@@ -61,19 +62,32 @@ def test_jobs_go_through_their_lanes_from_submission_to_their_end(
     assert set(_states(lanes, ids)) == {State.SUCCEEDED}
 
 
-def test_changes_reach_subscribers_at_other_servers(
+def test_changes_are_heard_only_at_the_server_of_their_slot_also_after_it_has_moved(
     cluster: RedisCluster, connected: Callable[[int], Lanes]
 ) -> None:
-    lanes = connected(8)
-    lane = lanes.of("job")
-    here = cluster.master_of(lane.namespace).port
-    other = next(each for each in lanes if cluster.master_of(each.namespace).port != here)
-    with other.client.pubsub() as heard:
-        heard.subscribe(changes_channel(lane.namespace, "job"))
-        assert until(lambda: heard.get_message(timeout=1))["type"] == "subscribe"
-        _submit(lanes, "job")
-        JobRecords(lane.client, lane.namespace, 3600).cancel("job", "", None)
-        assert until(lambda: heard.get_message(timeout=1))["data"] == "cancelled"
+    lanes = connected(1)
+    lane, subscription = lanes.first, ChangeSubscription(lanes.first)
+    records = JobRecords(lane.client, lane.namespace, 3600)
+    _submit(lanes, "job", "other")
+
+    def hears_job() -> bool:
+        return subscription.hear({"job"}, 0.05) == {"job"}
+
+    until(hears_job)  # it has subscribed
+    assert not hears_job()
+    elsewhere = next(each for each in cluster.masters if each != cluster.master_of(lane.namespace))
+    with elsewhere.client().pubsub() as pubsub:
+        pubsub.psubscribe("*:changes:*")
+        assert until(lambda: pubsub.get_message(timeout=1))["type"] == "psubscribe"
+        records.cancel("job", "", None)
+        assert hears_job()
+        assert pubsub.get_message(timeout=0.1) is None
+    cluster.move_slot_of(lane.namespace)
+    until(hears_job)  # it has subscribed again
+    assert not hears_job()
+    records.delete_ended("job")
+    assert hears_job()
+    subscription.close()
 
 
 def test_a_slot_that_moves_as_a_whole_takes_its_jobs_along(

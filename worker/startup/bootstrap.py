@@ -261,7 +261,6 @@ class _Builder:
 
     def _build_upkeep(self, lane: Lane, context: ShardContext) -> LaneUpkeep:
         info, number = self._engine.info, lane.number
-        count_workers = partial(self._count_workers, number)
         return LaneUpkeep(
             lease_keeper=self._build_lease_keeper(self._no_retry[number]),
             progress=self._jobs[number].progress,
@@ -274,8 +273,8 @@ class _Builder:
             image_sweeper=ImageSweeper(
                 image_expiry(lane, self._settings, self._stores),
                 self._stores.images,
-                count_workers,
-                lanes=len(self._retrying),
+                partial(self._count_workers, number),
+                len(self._retrying),
             ),
         )
 

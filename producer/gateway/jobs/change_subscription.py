@@ -14,6 +14,7 @@ from imagefleet.shared.redis_client.lanes import Lane
 
 _REFUSED_S: Final = 60.0
 """Seconds until a user that may not subscribe tries again: it may have got the right."""
+_HEARD: Final = ("message", "subscribe", "smessage", "ssubscribe")
 _MAX_UNANSWERED: Final = 500
 """Pings without an answer after which the connection is given up. One is sent with each look for
 messages, 30 s after the last message."""
@@ -30,6 +31,7 @@ class ChangeSubscription:
     def __init__(self, lane: Lane) -> None:
         self._redis: Any = lane.client  # redis-py has no types for this part
         self._namespace = lane.namespace
+        self._in_slot = lane.in_cluster
         self._pubsub: Any = None
         self._jobs: dict[str, str] = {}
         """They are by the channels of their changes."""
@@ -65,9 +67,9 @@ class ChangeSubscription:
         followed = set(self._jobs.values())
         if new := {self._channel(job_id): job_id for job_id in job_ids - followed}:
             self._jobs.update(new)
-            pubsub.subscribe(*new)
+            (pubsub.ssubscribe if self._in_slot else pubsub.subscribe)(*new)
         if old := [self._channel(job_id) for job_id in followed - job_ids]:
-            pubsub.unsubscribe(*old)
+            (pubsub.sunsubscribe if self._in_slot else pubsub.unsubscribe)(*old)
             for channel in old:
                 del self._jobs[channel]
 
@@ -75,15 +77,18 @@ class ChangeSubscription:
         return changes_channel(self._namespace, job_id)
 
     def _receive(self, deadline: float) -> set[str]:
+        from redis import ConnectionError as RedisConnectionError
         from redis import TimeoutError as RedisTimeoutError
 
         heard: set[str] = set()
         while self._jobs and (left := deadline - time.monotonic()) > 0:
-            message = self._pubsub.get_message(timeout=left)
-            if message is not None and message["type"] in ("message", "subscribe"):
+            message = self._pubsub.get_message(timeout=left) or {"type": None}
+            if message["type"] in _HEARD:
                 if (job_id := self._jobs.get(message["channel"])) is not None:
                     heard.add(job_id)
                 self._is_broken = False
+            elif message["type"] == "sunsubscribe" and message["channel"] in self._jobs:
+                raise RedisConnectionError("the slot of these jobs has moved to another server")
             if self._pubsub.health_check_response_counter > _MAX_UNANSWERED:
                 raise RedisTimeoutError("Redis does not answer on the connection for changes")
         return heard
