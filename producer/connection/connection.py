@@ -241,10 +241,10 @@ class Connection:
         with self.translate_errors():
             return self.fleet.read(**options)
 
-    def read_memory(self) -> RedisMemory | None:
+    def read_memory(self, within_s: float) -> RedisMemory | None:
         """Return the memory of Redis, or of the fullest master; None if this user may not ask."""
         with self.translate_errors():
-            return read_fullest_memory(self.lanes)
+            return read_fullest_memory(self.lanes, within_s)
 
     def workers(self) -> list[str]:
         """Return the names of the living workers. A killed one counts until its lease expires."""

@@ -20,8 +20,8 @@ from imagefleet.shared.settings.settings import Settings
 READ_S: Final = 4.5
 """A snapshot takes at most this long. Prometheus waits 10 s for a page, and the rest is for a slow
 network and a busy host."""
-_LANES_S: Final = 1.5
-"""All lanes of a cluster together have so long for each of two questions."""
+_LANES_S: Final = 1.2
+"""All lanes of a cluster together have so long for each of three questions."""
 _COMMAND_S: Final = 3.0
 """Redis must answer a command within this time. There is no second try: the next scrape is one."""
 
@@ -104,6 +104,6 @@ def read_snapshot(connection: Connection) -> FleetSnapshot:
     return FleetSnapshot(
         status=status,
         offers=connection.offers(),
-        memory=connection.read_memory(),
+        memory=connection.read_memory(_LANES_S),
         dataset_idle_s=dataset_idle_s,
     )

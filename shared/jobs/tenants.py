@@ -62,8 +62,7 @@ class Tenants:
         if not _MIN_WEIGHT <= weight <= _MAX_WEIGHT:
             limit = f"must be at least {_MIN_WEIGHT:f} and at most {_MAX_WEIGHT:,}"
             raise InvalidRequest("weight", weight, limit)
-        for lane in self._lanes:
-            lane.client.hset(weights_key(lane.namespace), tenant, str(weight))
+        self._write(lambda lane: lane.client.hset(weights_key(lane.namespace), tenant, str(weight)))
 
     def set_limit(self, tenant: str, jobs: int | None) -> None:
         """Set how many jobs of `tenant`, or of all together (`*`), may wait. None: no limit.
@@ -74,11 +73,27 @@ class Tenants:
         if jobs is not None:
             _check_tenant(tenant)
             check_whole_number("limit", jobs, 0)
-        for lane in self._lanes:
+
+        def write(lane: Lane) -> object:
             if jobs is None:
-                lane.client.hdel(limits_key(lane.namespace), tenant)
-            else:
-                lane.client.hset(limits_key(lane.namespace), tenant, jobs)
+                return lane.client.hdel(limits_key(lane.namespace), tenant)
+            return lane.client.hset(limits_key(lane.namespace), tenant, jobs)
+
+        self._write(write)
+
+    def _write(self, write: Callable[[Lane], object]) -> None:
+        """Write to all lanes that answer. Raises the error of one that does not: the call can be
+        repeated."""
+        import redis
+
+        failure: redis.RedisError | None = None
+        for lane in self._lanes:
+            try:
+                write(lane)
+            except redis.RedisError as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     def statuses(self) -> list[TenantStatus]:
         """Return `*` first, then each tenant with waiting jobs, a weight or a limit, by name."""

@@ -6,6 +6,7 @@ command of the fleet.
 """
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ class Master:
 
 
 class ClusterMap:
-    """The map asks at each call. Threads and lanes share one.
+    """The map asks at each call, once for all threads that wait meanwhile: a server that hangs may
+    hold up each question. Threads and lanes share one.
 
     Args:
         hosts: some servers of the cluster.
@@ -42,6 +44,8 @@ class ClusterMap:
         self._options = options
         self._lock = threading.Lock()
         self._nodes: Any = None
+        self._asked_at = float("-inf")
+        """When the latest question was asked that has been answered (monotonic)."""
 
     def master_of(self, slot: int) -> tuple[str, int]:
         """Return the host and port of the master of a slot.
@@ -50,8 +54,9 @@ class ClusterMap:
             redis.AuthenticationError: the servers refuse the credentials.
             redis.ConnectionError: no server answers, or none has the slot now.
         """
+        began = time.monotonic()
         with self._lock, _translate_errors():
-            self._ask()
+            self._ask(began)
             node = self._nodes.get_node_from_slot(slot)
         return node.host, node.port
 
@@ -62,8 +67,9 @@ class ClusterMap:
             redis.AuthenticationError: the servers refuse the credentials.
             redis.ConnectionError: no server answers.
         """
+        began = time.monotonic()
         with self._lock, _translate_errors():
-            self._ask()
+            self._ask(began)
             servers: dict[str, list[Any]] = {}
             slots: dict[str, set[int]] = {}
             for slot, nodes in self._nodes.slots_cache.items():
@@ -79,13 +85,18 @@ class ClusterMap:
             for address, nodes in sorted(servers.items())
         ]
 
-    def _ask(self) -> None:
+    def _ask(self, since: float) -> None:
+        """Ask, unless a question that began after `since` has been answered."""
+        if self._asked_at >= since:
+            return
+        asked_at = time.monotonic()
         if self._nodes is not None:
             self._nodes.initialize()
-            return
-        manager: Any = NodesManager  # redis-py types few of its methods
-        nodes = [ClusterNode(host, port) for host, port in self._hosts]  # type: ignore[no-untyped-call]
-        self._nodes = manager(nodes, **self._options)
+        else:
+            manager: Any = NodesManager  # redis-py types few of its methods
+            nodes = [ClusterNode(host, port) for host, port in self._hosts]  # type: ignore[no-untyped-call]
+            self._nodes = manager(nodes, **self._options)
+        self._asked_at = asked_at
 
 
 @contextmanager

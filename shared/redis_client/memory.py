@@ -3,13 +3,15 @@
 Input: a client. Output: the memory, or None if a Redis does not answer, as managed ones may.
 """
 
-from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from imagefleet.shared.redis_client.each_lane import ask_at_once
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from imagefleet.shared.redis_client.lanes import Lane
+    from imagefleet.shared.redis_client.lanes import Lanes
 
 ALMOST_FULL: Final = 0.8
 """The share from which operators are warned."""
@@ -44,9 +46,12 @@ class RedisMemory(NamedTuple):
         return f"{used} of the machine's {limit} used, without maxmemory"
 
 
-def read_fullest_memory(lanes: "Iterable[Lane]") -> RedisMemory | None:
-    """Return the memory of the server that is fullest, of those of these lanes."""
-    found = filter(None, (read_memory(lane.client) for lane in lanes))
+def read_fullest_memory(lanes: "Lanes", within_s: float) -> RedisMemory | None:
+    """Return the memory of the server that is fullest, of those of the lanes that answer in time.
+    The only lane is waited for."""
+    asks = {lane.number: partial(read_memory, lane.client) for lane in lanes}
+    answers = ask_at_once(asks, len(lanes), within_s, "its memory is not known")
+    found = filter(None, answers.values())
     return max(found, key=lambda memory: (memory.share, memory.used), default=None)
 
 

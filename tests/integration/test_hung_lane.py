@@ -85,6 +85,20 @@ def test_messages_of_other_lanes_are_requeued_and_their_leases_released(
     assert not lane.client.exists(leases_key(lane.namespace))
 
 
+def test_a_lane_that_failed_is_left_out_until_its_lease_is_renewed(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_claims, "_MIN_PAUSE_S", 0.0)
+    claims = LaneClaims([_claims(lane, 2) for lane in lanes], [lane.namespace for lane in lanes])
+    claims.parts[ANSWERING].lease.acquire()
+    lanes[ANSWERING].client.set(claims.parts[ANSWERING].key, "no hash")
+    with claims.pausing(ANSWERING):
+        claims.parts[ANSWERING].find("1.1")
+    assert claims.is_paused(ANSWERING)
+    claims.parts[ANSWERING].lease.renew()
+    assert not claims.is_paused(ANSWERING)
+
+
 def test_a_lasting_error_of_a_lane_is_called_what_it_is(
     client: redis.Redis, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:

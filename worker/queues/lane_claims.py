@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 _MIN_PAUSE_S: Final = 1.0
 _MAX_PAUSE_S: Final = 60.0
-"""A lane whose server does not answer is asked again after pauses between half of the first and the
-second: a try may take 5 s, in which the other lanes wait."""
+"""A lane in which claims fail is asked again after pauses between half of the first and the
+second."""
 REQUEUE_S: Final = 1.0
 """All lanes together have so many seconds to take messages back. A worker that ends may have three
 in all; a lane that is slower gets its messages back from the thread that asks it, or from another
@@ -42,6 +42,7 @@ class _Outage:
 
     error: redis.RedisError | LeaseLost
     failures: int
+    began_at: float
     ends_at: float
 
 
@@ -175,9 +176,13 @@ class LaneClaims:
         return claimed
 
     def is_paused(self, number: int) -> bool:
-        """Return whether a lane is left out now."""
+        """Return whether a lane is left out now: also until its lease was renewed since the last
+        failure, because a try may take 10 s, in which the other lanes wait."""
         outage = self._outages.get(number)
-        return outage is not None and time.monotonic() < outage.ends_at
+        return outage is not None and (
+            time.monotonic() < outage.ends_at
+            or not self.parts[number].lease.was_renewed_since(outage.began_at)
+        )
 
     @contextmanager
     def pausing(self, number: int) -> Iterator[None]:
@@ -208,12 +213,13 @@ class LaneClaims:
         outage = self._outages.get(number)
         failures = 0 if outage is None else outage.failures
         pause_s = backoff_s(failures, min_s=_MIN_PAUSE_S, max_s=_MAX_PAUSE_S)
+        now = time.monotonic()
         self._outages[number] = _Outage(
-            error=failure, failures=failures + 1, ends_at=time.monotonic() + pause_s
+            error=failure, failures=failures + 1, began_at=now, ends_at=now + pause_s
         )
         lost = "has lost the lease of this worker"
         what = lost if isinstance(failure, LeaseLost) else describe_failure(failure)
-        log.warning("lane %d is asked again in %.1f s; it %s", number, pause_s, what)
+        log.warning("lane %d is left out for %.1f s or longer; it %s", number, pause_s, what)
 
     def held_tags(self) -> set[str]:
         """Return the tags of all messages that are neither acknowledged nor requeued yet."""

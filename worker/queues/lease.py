@@ -46,6 +46,7 @@ class Lease:
         self._later = delayed_key(namespace)
         self._status_keys = [workers_key(namespace), drain_requests_key(namespace)]
         self._certain_until = 0.0
+        self._renewed_at = float("-inf")
         self.drain_requested = False
         """Whether, at the latest renewal, somebody had asked this worker to drain."""
         self.workers = 0
@@ -95,6 +96,10 @@ class Lease:
         """Whether this object has acquired or renewed the lease before."""
         return self._certain_until > 0.0
 
+    def was_renewed_since(self, moment: float) -> bool:
+        """Return whether the lease was acquired or renewed after `moment` (monotonic)."""
+        return self._renewed_at > moment
+
     def may_have_expired(self) -> bool:
         """Return whether the lease may have expired since it was acquired or renewed last."""
         return time.monotonic() >= self._certain_until
@@ -113,6 +118,7 @@ class Lease:
         )
         rests = may_rest and tags == []
         if renewed:
+            self._renewed_at = asked_at
             self._certain_until = asked_at + (self._resting_s if rests else self.length_s)
         self._rests_until = self._certain_until - self.length_s if rests else 0.0
         self.drain_requested = bool(drain_requested)
