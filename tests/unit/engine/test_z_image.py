@@ -17,11 +17,10 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.registry import read_configs
-from imagefleet.worker.engine.families.z_image import transformer as z_image_transformer
 from imagefleet.worker.engine.families.z_image.configs import Configs
 from imagefleet.worker.engine.families.z_image.denoiser import ZImageDenoiser
 from imagefleet.worker.engine.families.z_image.transformer import (
-    SHORT_TEXT,
+    SHORT_TEXTS,
     Block,
     RefinedText,
     Transformer,
@@ -88,19 +87,21 @@ def _texts(oracle: FlowOracle) -> RefinedText:
     return cast(RefinedText, encode(oracle.programs.denoiser, oracle.weights, inputs))
 
 
-@pytest.mark.parametrize("short", [32, SHORT_TEXT])
+@pytest.mark.parametrize("short", [(32,), SHORT_TEXTS["cpu"]])
 def test_the_transformer_computes_the_same_velocity_for_texts_of_other_lengths(
-    oracle: FlowOracle, short: int
+    oracle: FlowOracle, short: tuple[int, ...]
 ) -> None:
-    """One of the texts has more than 32 tokens, so that steps must read all."""
+    """Steps read 32 tokens of the first text twice, and more of both texts."""
     text = _texts(oracle)
     lengths = np.asarray(text.padded_length)
-    assert lengths[0, 1] <= 32 < lengths[1, 1] <= SHORT_TEXT  # the padding of the texts differs
-    prompts = jax.tree.map(lambda each: each[:, 1], text)
+    assert lengths[0, 1] <= 32 < lengths[1, 1] <= 128  # the padding of the texts differs
+    inputs = np.moveaxis(NOISE, 1, -1), jnp.array(TIMES), jax.tree.map(lambda x: x[:, 1], text)
     run = jax.jit(lambda *inputs: _transformer(oracle)(*inputs))
-    with patch.object(z_image_transformer, "SHORT_TEXT", short):
-        output = run(np.moveaxis(NOISE, 1, -1), jnp.array(TIMES), prompts)
-    assert worst(output, np.moveaxis(ANSWERS["output"], 1, -1)) < TOLERANCE_OF_ALL
+    expected = np.moveaxis(ANSWERS["output"], 1, -1)
+    with patch.dict(SHORT_TEXTS, cpu=short):
+        assert worst(run(*inputs), expected) < TOLERANCE_OF_ALL
+        of_first = run(*jax.tree.map(lambda each: each[np.array([0, 0])], inputs))
+        assert worst(of_first, expected[[0, 0]]) < TOLERANCE_OF_ALL
 
 
 def _tokens_after(network: Transformer, name: str, dtype: DTypeLike) -> jax.Array:

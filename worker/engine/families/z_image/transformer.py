@@ -29,9 +29,11 @@ from imagefleet.worker.engine.networks.blocks import RmsNorm, linear, normalize
 from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles, place_heads
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
 from imagefleet.worker.engine.networks.unset_weights import zeros
+from imagefleet.worker.engine.placement.mesh import target_device
 
-SHORT_TEXT: Final = 128
-"""Steps compute so many tokens of a text if no text of the batch has more with its padding."""
+SHORT_TEXTS: Final = {"cpu": (32, 128), "gpu": (128,), "tpu": (128,)}
+"""By platform: steps compute the first of these numbers of tokens of a text that no text of the
+batch exceeds with its padding, or all. The kernels of accelerators take blocks of 128 tokens."""
 _WAVES: Final = 256
 _TIME_INNER_WIDTH: Final = 1024
 _HEAD_EPSILON: Final = 1e-5
@@ -208,12 +210,10 @@ class Transformer(nnx.Module):
         image, rotation = self._embed(latents), self._image_rotation(rows, columns, text)
         for block in self.noise_refiner:
             image = block(image, rotation, None, time)
-        join = partial(self._join, image, rotation, time)
-        image = jax.lax.cond(
-            jnp.all(text.padded_length <= SHORT_TEXT),
-            lambda: join(text._replace(tokens=text.tokens[:, :SHORT_TEXT])),
-            lambda: join(text),
-        )
+        short = np.array(SHORT_TEXTS[target_device().platform])
+        texts = [text._replace(tokens=text.tokens[:, :count]) for count in short] + [text]
+        join = [partial(self._join, image, rotation, time, each) for each in texts]
+        image = jax.lax.switch(jnp.sum(text.padded_length.max() > short), join)
         patches = self.final_layer(image[:, : rows * columns], time)
         return _join_patches(patches, rows, columns)
 
