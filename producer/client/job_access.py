@@ -146,15 +146,16 @@ class JobAccess:
     def pop_ended(self, waiting: dict[str, Job], *, warn: bool = False) -> list[Job]:
         """Remove from `waiting` (by id) the jobs that have ended, and return them. One round trip.
 
-        A job without a record, or with an unreadable one, counts as ended: its status says why.
+        A job without a record, or with an unreadable one, counts as ended: its status says why. One
+        of a lane that does not answer has not ended.
 
         Args:
             warn: whether to log a warning if jobs are left and no worker is alive.
         """
         ids = list(waiting)
         with self.connection.translate_errors():
-            states = self._records.states(ids)
-        ended = [id for id, state in zip(ids, states, strict=True) if state in (None, *TERMINAL)]
+            states = self._records.known_states(ids)
+        ended = [job_id for job_id, state in states.items() if state in (None, *TERMINAL)]
         if warn and len(ended) < len(ids):
             self.connection.warn_if_no_worker()
         return [waiting.pop(job_id) for job_id in ended]

@@ -5,7 +5,8 @@ A fleet on one server has one lane. This module reads no images and makes no job
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import wait
 from functools import partial
 from operator import itemgetter
 from typing import Final
@@ -22,9 +23,13 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.jobs.tenants import NO_TENANT
 from imagefleet.shared.jobs.waiting_elsewhere import WaitingElsewhere
+from imagefleet.shared.redis_client.each_lane import start_asking
 from imagefleet.shared.redis_client.lanes import Lane, Lanes, lane_number
 
 log = logging.getLogger(__name__)
+
+_ANSWER_S: Final = 3.0
+"""Seconds that the lanes of a wait have for an answer. The next poll asks again."""
 
 
 class LaneRecords:
@@ -35,6 +40,8 @@ class LaneRecords:
         self._records = [JobRecords(lane.client, lane.namespace, retention_s) for lane in lanes]
         self._listings = [JobListing(lane.client, lane.namespace) for lane in lanes]
         self._waiting = WaitingElsewhere(lanes) if len(lanes) > 1 else None
+        self._silent: set[int] = set()
+        """Lanes that did not answer when `known_states` asked them last."""
 
     def of(self, job_id: str) -> JobRecords:
         """Return the records of the lane that holds a job."""
@@ -130,6 +137,43 @@ class LaneRecords:
         return self.lanes.answer_each(
             job_ids, str, lambda lane, own: self._records[lane.number].states(own)
         )
+
+    def known_states(self, job_ids: Sequence[str]) -> dict[str, State | None]:
+        """Return the states by id, without those of lanes that do not answer within seconds.
+
+        Raises redis.RedisError: no lane answers.
+        """
+        import redis
+
+        if len(self.lanes) == 1:
+            return dict(zip(job_ids, self.states(job_ids), strict=True))
+        own: dict[int, list[str]] = {}
+        for job_id in job_ids:
+            own.setdefault(self.lanes.of(job_id).number, []).append(job_id)
+        asked = {
+            number: start_asking(partial(self._records[number].states, ids), "states")
+            for number, ids in own.items()
+        }
+        done, _ = wait(asked.values(), _ANSWER_S)
+        answered = [n for n, each in asked.items() if each in done and not each.exception()]
+        self._note_answers(answered, asked.keys() - answered)
+        if not answered:
+            for each in done:
+                each.result()  # raises its error
+            raise redis.TimeoutError(f"no lane answered within {_ANSWER_S:g} s")
+        return {
+            job_id: state
+            for number in answered
+            for job_id, state in zip(own[number], asked[number].result(), strict=True)
+        }
+
+    def _note_answers(self, answered: Iterable[int], silent: Set[int]) -> None:
+        """Log which lanes have stopped to answer."""
+        self._silent.difference_update(answered)
+        if new := sorted(silent - self._silent):
+            lanes = ", ".join(map(str, new))
+            log.warning("lanes that do not answer, and whose jobs are waited for: %s", lanes)
+        self._silent |= silent
 
     def resend(self, job_id: str, *, by_compile_key: bool) -> bool:
         """Queue the message of a queued job again if it has none; see `JobRecords.resend`."""

@@ -1,4 +1,4 @@
-"""One of two lanes hangs: its server accepts connections and never answers."""
+"""One of several lanes hangs, is down, or was emptied; the others go on."""
 
 import logging
 from collections.abc import Iterator
@@ -10,8 +10,14 @@ from redis import ConnectionPool
 
 from imagefleet.shared.jobs import waiting_elsewhere
 from imagefleet.shared.jobs.fleet_status import FleetReader
+from imagefleet.shared.jobs.lane_copies import restore_copies
 from imagefleet.shared.jobs.queues import list_key
-from imagefleet.shared.jobs.redis_keys import known_queues_key, leases_key
+from imagefleet.shared.jobs.redis_keys import (
+    known_queues_key,
+    leases_key,
+    limits_key,
+    weights_key,
+)
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.jobs.waiting_elsewhere import WaitingElsewhere
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect
@@ -24,12 +30,6 @@ from imagefleet.worker.queues.lane_claims import LaneClaims
 from tests.support.hanging import HangingServer
 
 HUNG, ANSWERING = 0, 1
-
-
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_claims, "REQUEUE_S", 0.2)
-    monkeypatch.setattr(waiting_elsewhere, "_ANSWER_S", 0.2)
 
 
 @pytest.fixture
@@ -71,18 +71,32 @@ def _claim_one(lane: Lane, claims: Claims) -> Claimed:
 
 
 def test_messages_of_other_lanes_are_requeued_and_their_leases_released(
-    lanes: Lanes, caplog: pytest.LogCaptureFixture
+    client: redis.Redis, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    claims = LaneClaims([_claims(lane, 2) for lane in lanes], [lane.namespace for lane in lanes])
-    lane, part = lanes[ANSWERING], claims.parts[ANSWERING]
+    down = connect("redis://127.0.0.1:1/0", retries=0)
+    own = [
+        Lane(number=number, namespace=f"{namespace}-{number}", client=server)
+        for number, server in enumerate((down, client))
+    ]
+    claims = LaneClaims([_claims(lane, 2) for lane in own], [lane.namespace for lane in own])
+    lane, part = own[1], claims.parts[1]
     claimed = _claim_one(lane, part)
     assert claims.requeue("2.1", claimed.tag) == 1
     assert lane.client.llen(claimed.list_key) == 1
-    assert "lane 0 has not answered within 0.2 s: its messages are requeued later" in caplog.text
+    assert "lane 0 does not answer" in caplog.text
     assert (claims.other_lanes_answer(), claims.may_end(claimed.tag)) == (True, False)
-    part.claim([QueueGroup(name="native", queues=(claimed.list_key.partition("\6")[0],))], 1)
+    part.claim([QueueGroup(name="native", queues=(f"{lane.namespace}.default.native",))], 1)
     assert claims.release_all() == 1
     assert not lane.client.exists(leases_key(lane.namespace))
+
+
+def test_a_lane_that_hangs_is_not_waited_for(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lane_claims, "REQUEUE_S", 0.1)
+    claims = LaneClaims([_claims(lane, 2) for lane in lanes], [lane.namespace for lane in lanes])
+    assert claims.requeue("2.1") == 0
+    assert "lane 0 has not answered within 0.1 s: its messages are requeued later" in caplog.text
 
 
 def test_a_lane_that_failed_is_left_out_until_its_lease_is_renewed(
@@ -115,7 +129,7 @@ def test_a_lasting_error_of_a_lane_is_called_what_it_is(
 
 
 def test_the_view_of_the_fleet_has_the_lanes_that_answer_and_what_the_others_said_last(
-    hanging: HangingServer, client: redis.Redis, redis_server: LocalRedisServer, namespace: str
+    client: redis.Redis, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     other = connect(redis_server.url, retries=0)
     clients = (client, other)
@@ -126,15 +140,38 @@ def test_the_view_of_the_fleet_has_the_lanes_that_answer_and_what_the_others_sai
         lane.client.lpush(list_key(queue, 0), "message")
     reader = FleetReader(own)
     assert (reader.read().waiting, reader.read().lanes_down) == (2, ())
-    other.connection_pool = ConnectionPool(port=hanging.port)
-    found, new = reader.read(within_s=0.2), FleetReader(own).read(within_s=0.2)
+    other.connection_pool = ConnectionPool(port=1)
+    found, new = reader.read(), FleetReader(own).read()
     assert (found.waiting, found.lanes_down, found.lanes_unknown) == (2, (1,), ())
     assert (new.waiting, new.lanes_down, new.lanes_unknown) == (1, (1,), (1,))
 
 
-def test_submissions_with_limits_ask_a_lane_that_hangs_once(
-    lanes: Lanes, hanging: HangingServer, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("emptied", [0, 1])
+def test_a_lane_that_was_emptied_gets_weights_and_limits_of_tenants_back(
+    client: redis.Redis, namespace: str, emptied: int
 ) -> None:
+    own = Lanes([Lane(number=n, namespace=f"{namespace}-{n}", client=client) for n in range(2)])
+    lane, tenants = own[emptied], Tenants(own)
+    for number in range(2):
+        restore_copies(own, number)
+    tenants.set_limit("gold", 5)
+    tenants.set_weight("gold", 2)
+    client.delete(*client.keys(f"{lane.namespace}:*"))
+    restore_copies(own, emptied)
+    assert client.hgetall(limits_key(lane.namespace)) == {"gold": "5"}
+    assert client.hgetall(weights_key(lane.namespace)) == {"gold": "2"}
+    tenants.set_limit("gold", None)
+    restore_copies(own, emptied)  # it has the number of lanes, and so was not emptied
+    assert not client.exists(limits_key(lane.namespace))
+
+
+def test_submissions_with_limits_ask_a_lane_that_hangs_once(
+    lanes: Lanes,
+    hanging: HangingServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(waiting_elsewhere, "_ANSWER_S", 0.1)
     waiting = WaitingElsewhere(lanes)
     for _ in range(2):
         assert waiting.count(ANSWERING, ["gold", "*"]) == {"gold": 0, "*": 0}

@@ -256,3 +256,20 @@ def test_a_worker_whose_lease_expired_does_not_keep_others_out(
 ) -> None:
     Lease(client, namespace, "gone", -1).acquire(_Reporter("gone", model="other").status())
     assert _join(client, namespace, _Reporter("new", model="m"))
+
+
+@pytest.mark.parametrize("model", ["m", "other"])
+def test_a_worker_that_began_without_the_first_lane_drains_if_it_may_not_join(
+    client: redis.Redis, namespace: str, model: str
+) -> None:
+    other, drained = _Reporter("other", model="other"), list[str]()
+    other.joined = True
+    Lease(client, namespace, "other", 900).acquire(other.status())
+    reporter, registry = _Reporter("new", model=model), WorkerRegistry(client, namespace)
+    lease = Lease(client, namespace, "new", 900)
+    fleet = FleetJoin(registry, lease, reporter, namespace, lambda: True)  # type: ignore[arg-type]
+    fleet.join()
+    assert (reporter.joined, lease.was_held) == (True, False)
+    for _ in range(2):
+        fleet.compare_if_late(lambda: drained.append(model))
+    assert drained == (["m"] if model == "m" else [])

@@ -160,13 +160,18 @@ def test_bulk_runs_of_every_lane_are_found_and_cancelled(producer: Client, tmp_p
     assert [run.cancel() for run in runs] == [State.CANCELLED] * 4
 
 
-def test_a_lane_that_is_down_ends_no_watch_of_another(
+def test_a_lane_that_is_down_ends_no_wait_for_jobs_of_another(
     producer: Client, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    producer.submit_many([{"prompt": "a", "id": job_id} for job_id in IDS])
+    jobs = {
+        job.id: job
+        for job in producer.submit_many([{"prompt": "a", "id": job_id} for job_id in IDS])
+    }
     lanes, down = connection.lanes, IDS[0]
     up = next(job_id for job_id in IDS if lanes.of(job_id) is not lanes.of(down))
     monkeypatch.setattr(lanes.of(down).client, "connection_pool", ConnectionPool(port=1))
+    assert producer.cancel(up) is State.CANCELLED
+    assert next(producer.as_completed([jobs[down], jobs[up]])).id == up
     watcher = JobWatcher(connection)
 
     async def first_status() -> JobStatus:
