@@ -2,6 +2,8 @@
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +47,67 @@ CASES: Final[Mapping[str, Mapping[str, float]]] = {
     "two": {"kohya": 0.5, "diffusers": -1.0},
 }
 """By name: the files of an image with their scales."""
+_FACTORS: Final = {
+    "lora_A": ("lora_A.weight", "lora_B.weight"),
+    "lora_A.default": ("lora_A.default.weight", "lora_B.default.weight"),
+    "lora_down": ("lora_down.weight", "lora_up.weight"),
+    "lora.down": ("lora.down.weight", "lora.up.weight"),
+}
+_ALPHA: Final = 2.0
+
+
+@dataclass(frozen=True)
+class LoraFormat:
+    """It says how a file of one layer of attention names it and its factors. diffusers reads some
+    of these files."""
+
+    prefix: str
+    factors: str
+    has_alpha: bool
+    layer: str
+
+    @property
+    def tensors(self) -> dict[str, NDArray[np.float32]]:
+        """Return the content of the file."""
+        layer = f"layers.0.attention.{self.layer}"
+        key = self.prefix + (layer.replace(".", "_") if self.prefix.endswith("_") else layer)
+        width = layer_shape(layer)[1]
+        outputs = len(self.weights) * width
+        names = (f"{key}.{name}" for name in _FACTORS[self.factors])
+        values = _draw("down", (RANK, width)), _draw("up", (outputs, RANK))
+        tensors = dict(zip(names, values, strict=True))
+        return tensors | ({f"{key}.alpha": np.array(_ALPHA, np.float32)} if self.has_alpha else {})
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Return the layers of diffusers that it changes."""
+        names = {"qkv": ("to_q", "to_k", "to_v"), "out": ("to_out.0",)}.get(self.layer, ("to_q",))
+        return tuple(f"layers.0.attention.{name}" for name in names)
+
+    @property
+    def changes(self) -> list[NDArray[np.float32]]:
+        """Return what is added to each of these layers."""
+        down, up, *_ = self.tensors.values()
+        scale = _ALPHA / RANK if self.has_alpha else 1.0
+        return [scale * (part @ down) for part in np.split(up, len(self.weights))]
+
+
+FORMATS: Final = [
+    LoraFormat(*each)
+    for each in product(
+        (
+            "transformer.",
+            "diffusion_model.",
+            "",
+            "lora_unet_",
+            "base_model.model.",
+            "lora_transformer_",
+        ),
+        _FACTORS,
+        (False, True),
+        ("to_q", "out", "qkv"),
+    )
+]
 
 
 def write_loras(folder: Path) -> None:
@@ -53,7 +116,7 @@ def write_loras(folder: Path) -> None:
         tensors: dict[str, NDArray[np.float32]] = {}
         for layer in layers:
             key, down, up = _keys(name, layer)
-            out, width = _shape(layer)
+            out, width = layer_shape(layer)
             tensors[f"{key}.{down}.weight"] = _draw(f"{name} {layer} down", (RANK, width))
             tensors[f"{key}.{up}.weight"] = _draw(f"{name} {layer} up", (out, RANK))
             if name == "kohya":
@@ -75,7 +138,7 @@ def _draw(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     return (0.25 * values).astype(np.float32)
 
 
-def _shape(layer: str) -> tuple[int, int]:
+def layer_shape(layer: str) -> tuple[int, int]:
     """Return the outputs and the inputs of a layer."""
     config: Any = Variant().configs["transformer"]
     dim, patch = config["dim"], 4 * config["in_channels"]

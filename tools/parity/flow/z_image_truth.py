@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
@@ -51,7 +52,7 @@ from tools.parity.flow.z_image_case import (
     full_inputs,
     write_configs,
 )
-from tools.parity.flow.z_image_loras import CASES, LAYERS, write_loras
+from tools.parity.flow.z_image_loras import CASES, FORMATS, LAYERS, write_loras
 from tools.parity.known.write import draw, init_image, inpaint_mask
 from tools.parity.levels import to_levels
 
@@ -96,6 +97,7 @@ def z_image_answers() -> Tensors:
         answers[name] = _image_of(variant)
     answers |= _full_block()
     answers |= _images_with_loras()
+    answers["lora_formats"] = _lora_formats(load_pipeline())
     image = Image.fromarray(init_image(WIDTH)[:HEIGHT])
     mask = Image.fromarray(inpaint_mask(WIDTH)[:HEIGHT])
     modules = (vae, pipeline_z_image_img2img, pipeline_z_image_inpaint)
@@ -148,6 +150,27 @@ def _images_with_loras() -> Tensors:
             first = noise()[:1]
             answers[f"lora|{case}"] = _image(pipeline, GUIDANCES[-1], count=1, latents=first)
     return answers
+
+
+def _lora_formats(pipeline: ZImagePipeline) -> torch.Tensor:
+    """Return for each of `FORMATS` whether diffusers reads it, and adds what it says."""
+    answers = []
+    for each in FORMATS:
+        tensors = {key: torch.from_numpy(tensor) for key, tensor in each.tensors.items()}
+        try:
+            pipeline.load_lora_weights(tensors, adapter_name="a")
+        except (ValueError, IndexError):  # PEFT's errors of unknown layers are of the former
+            answers.append(False)
+            continue
+        layers = dict(pipeline.transformer.named_modules())
+        answers.append("a" in getattr(layers[each.weights[0]], "lora_A", {}))
+        for name, change in zip(each.weights, each.changes, strict=True):
+            if answers[-1]:
+                np.testing.assert_allclose(
+                    layers[name].get_delta_weight("a"), change, rtol=1e-5, atol=1e-6
+                )
+        pipeline.unload_lora_weights()
+    return torch.tensor(answers)
 
 
 def _transformer(pipeline: ZImagePipeline) -> Tensors:
