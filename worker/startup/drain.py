@@ -9,10 +9,13 @@ import os
 import platform
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from imagefleet.shared.process.kubernetes import KubernetesError, KubernetesRefusal, Pods
+from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.startup.log_texts import describe_jobs
 
 log = logging.getLogger(__name__)
 
@@ -136,3 +139,11 @@ def force_exit_after(seconds: float, code: ExitCode = ExitCode.TEMPFAIL) -> None
     timer = threading.Timer(seconds, os._exit, [code])
     timer.daemon = True
     timer.start()
+
+
+def end_without(attempts: Sequence[Attempt]) -> None:
+    """End the process soon if there are attempts whose threads wait for a lane that does not
+    answer. Other workers get their jobs once the lease in that lane has expired."""
+    if attempts:
+        log.warning("%s left to other workers", describe_jobs(attempts))
+        force_exit_after(DRAIN_GRACE_S)

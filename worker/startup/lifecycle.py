@@ -27,7 +27,7 @@ from imagefleet.worker.process.status_server import StatusServer
 from imagefleet.worker.process.tracing import start_tracing
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.bootstrap import build
-from imagefleet.worker.startup.drain import DRAIN_GRACE_S, DrainTime, force_exit_after
+from imagefleet.worker.startup.drain import DRAIN_GRACE_S, DrainTime, end_without, force_exit_after
 from imagefleet.worker.startup.join_fleet import FleetJoin
 from imagefleet.worker.startup.log_texts import describe_callbacks, describe_engine, describe_jobs
 from imagefleet.worker.startup.stores import open_stores
@@ -192,14 +192,14 @@ class Lifecycle:
         while any(map(parts.jobs.claims.may_end, running)) and drain_time.left_s():
             time.sleep(0.02)  # until Celery has stored the results and acknowledged the messages
         requeued += parts.jobs.requeue(parts.jobs.attempts())
-        if len(parts.upkeep) > 1 and not set(parts.jobs.attempts()) <= set(requeued):
-            force_exit_after(DRAIN_GRACE_S)  # their threads wait for a lane that does not answer
+        left = [each for each in parts.jobs.attempts() if parts.jobs.claims.holds(each.tag)]
+        end_without(left)
         parts.watchdog.stop()
         stop_upkeep(parts.upkeep)
         others = parts.jobs.claims.release_all()
         log.info(
             "drained: %s ended; %s requeued; callbacks that wait in the fleet: %s",
-            describe_jobs([each for each in started if each not in requeued]),
+            describe_jobs([each for each in started if each not in [*requeued, *left]]),
             describe_jobs(list(dict.fromkeys(requeued)), others),
             describe_callbacks(parts.outboxes),
         )
