@@ -12,11 +12,11 @@ The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with
 `guidance_rescales.safetensors`, `weighted_prompts.safetensors`, `samplers.safetensors`,
 `flow_samplers.safetensors`; the names and shapes of the weights of published models; the answers
 for well-known checkpoints (`known`), and for SDXL's base and refiner together
-(`ensemble.safetensors`); `loras`; textual inversions (`inversions`); images with the bundled
-model's LoRA (`outline`); images with the second bundled model (`shapes_dit`); the hidden states of
-text encoders (`qwen3.safetensors` and `t5.safetensors`); and the answers for flow models
-(`z_image.safetensors`, `flux1.safetensors`,
-`flux2_klein.safetensors` and `flux2_klein_references.safetensors`). The tests that read them need
+(`ensemble.safetensors`); `loras`; textual inversions (`inversions`); ControlNets (`controlnets`);
+images with the bundled model's LoRA (`outline`); images with the second bundled model
+(`shapes_dit`); the hidden states of text encoders (`qwen3.safetensors` and `t5.safetensors`); and
+the answers for flow models (`z_image.safetensors`, `flux1.safetensors`, `flux2_klein.safetensors`
+and `flux2_klein_references.safetensors`). The tests that read them need
 no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
@@ -41,6 +41,7 @@ from tools.parity.checkpoints import (
     write_checkpoint,
 )
 from tools.parity.clip_skip import clip_skips
+from tools.parity.control_nets import control_nets
 from tools.parity.edits import edits
 from tools.parity.flow.flux1_truth import flux1_answers
 from tools.parity.flow.flux2_klein_reference_truth import flux2_klein_references
@@ -168,6 +169,10 @@ def write_inversion_files(target: Path) -> None:
     write_inversions(target, target.parent)
 
 
+def write_control_nets(target: Path) -> None:
+    save_file(control_nets(target), target / "expected.safetensors")
+
+
 def write_single_files(target: Path) -> None:
     text = json.dumps(converted_single_files(), indent=0) + "\n"
     target.write_text(text, encoding="utf-8")
@@ -196,6 +201,7 @@ PARTS = {
     "single_files.json": write_single_files,
     "loras": write_lora_files,
     "inversions": write_inversion_files,
+    "controlnets": write_control_nets,
     "outline.safetensors": write_outlines,
     "shapes_dit.safetensors": write_shapes_dit,
 }

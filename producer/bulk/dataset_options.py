@@ -13,12 +13,12 @@ from imagefleet.producer.bulk.plan_builder import DatasetSpec
 from imagefleet.producer.bulk.rejected_limit import RejectedLimit
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
-from imagefleet.producer.connection.input_images import INPUT_FIELDS
 from imagefleet.shared.bulk.plan import BulkFormat, RowParameters
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.arguments import check_whole_number, plain_value
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, ROW_PARAMETERS, default_of
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.jobs.request import JobRequest
 
 

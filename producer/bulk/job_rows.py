@@ -19,12 +19,12 @@ from imagefleet.producer.bulk.row_cells import converted, is_missing
 from imagefleet.producer.bulk.rows import RejectedRow, Row
 from imagefleet.producer.bulk.text_files import FileOptions, error_named, open_text, without_mark
 from imagefleet.producer.connection.input_images import (
-    INPUT_FIELDS,
     NOT_YET_UPLOADED,
     path_or_address,
 )
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.jobs.request import JobRequest
 
 _HEAD_CHARACTERS: Final = 1 << 16

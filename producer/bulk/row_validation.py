@@ -23,7 +23,7 @@ from imagefleet.producer.bulk.copied_columns import RowRejected, to_json_value
 from imagefleet.producer.bulk.row_cells import converted, is_missing
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.rows import RejectedRow, Row
-from imagefleet.producer.connection.input_images import INPUT_FIELDS, NOT_YET_UPLOADED
+from imagefleet.producer.connection.input_images import NOT_YET_UPLOADED
 from imagefleet.shared.bulk.plan import RowParameters, ShardRow, canonical_json, derive_seed
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
@@ -37,7 +37,7 @@ from imagefleet.shared.jobs.parameter_lookups import (
     has_neutral_value,
     is_used,
 )
-from imagefleet.shared.jobs.parameter_types import MAX_IMAGES, MAX_PROMPT_CHARACTERS
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS, MAX_IMAGES, MAX_PROMPT_CHARACTERS
 from imagefleet.shared.jobs.prompt_text import is_blank
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest

@@ -73,6 +73,16 @@ class JobParameters(TypedDict, total=False):
     """The share of the steps that is denoised from `image` on, above 0 and at most 1."""
     image_guidance_scale: float | None
     """0 to 50: how closely a model that edits images follows `image`; only of such models."""
+    controlnet: str | None
+    """The name of a ControlNet that the workers hold; it steers the image by `control_image`."""
+    control_image: ImageInput | None
+    """The image by which `controlnet` steers: edges, depths or poses; it is resized."""
+    controlnet_conditioning_scale: float | None
+    """0 to 10, by default 1: it says how strongly `controlnet` steers."""
+    control_guidance_start: float | None
+    """0 to 1, by default 0: `controlnet` is used after this share of the steps."""
+    control_guidance_end: float | None
+    """0 to 1, by default 1: `controlnet` has ended after this share of the steps."""
     preview: bool | None
     """Whether the status shows a preview while the job runs; by default not."""
     scheduler: str | None

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from imagefleet.producer.connection.input_images import (
-    INPUT_FIELDS,
     NOT_YET_UPLOADED,
     InputImageUploader,
 )
@@ -16,6 +15,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.model import check_job_id, new_job_id
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.jobs.request import JobRequest
 
 

@@ -13,10 +13,11 @@ from typing import Any, Final, TypeVar, get_args
 
 import click
 
-from imagefleet.producer.connection.input_images import INPUT_FIELDS, path_or_address
+from imagefleet.producer.connection.input_images import path_or_address
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.lora_scales import parse_pairs
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS, kind
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.text.durations import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])

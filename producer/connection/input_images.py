@@ -25,7 +25,6 @@ from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import input_key
 from imagefleet.shared.storage.regular_files import open_regular
 
-INPUT_FIELDS: Final = ("image", "mask_image", "latents")
 NOT_YET_UPLOADED: Final = input_key("0" * 64, "png")
 """It stands for the key of an image while the other parameters are checked."""
 _PATH_BEGINNINGS: Final = ("/", "./", "../", "~")

@@ -28,6 +28,7 @@ from imagefleet.shared.bulk.reading_guide import reading_guide
 from imagefleet.shared.bulk.sample_features import features_yaml
 from imagefleet.shared.bulk.stats import RunStats, ShardStats
 from imagefleet.shared.errors import InvalidRequest, StorageUnavailable
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.process.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text.printable import counted, mask_fetched_url
@@ -39,7 +40,7 @@ _SHEET_IMAGES: Final = 16
 _SHEET: Final = f"""
 ![the first images of some shards, with their prompts]({CONTACT_SHEET})
 """
-_ADDRESSES: Final = ("image", "mask_image", "latents")
+_ADDRESSES: Final = INPUT_FIELDS
 """Parameters that may hold credentials, which a card must not publish."""
 _SIZES: Final = (
     (1_000, "n<1K"),

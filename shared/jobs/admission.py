@@ -3,6 +3,7 @@
 Producers check before they submit, and workers before they start a job that came from elsewhere.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from imagefleet.shared.errors import InvalidRequest
@@ -51,18 +52,23 @@ def admit(
     if request.scheduler is not None and request.scheduler not in offer.schedulers:
         raise InvalidRequest("scheduler", request.scheduler, _not_offered(request.scheduler, offer))
     for name, _ in request.loras:
-        if name not in offer.loras:
-            known = ", ".join(sorted(offer.loras)) or "none"
-            limit = (
-                f"is no LoRA that the workers of the model {offer.model} hold; they hold {known}"
-            )
-            raise InvalidRequest("loras", name, limit)
+        _check_held("loras", name, "LoRA", offer.loras, offer)
+    if request.controlnet is not None and offer.controlnets:
+        _check_held("controlnet", request.controlnet, "ControlNet", offer.controlnets, offer)
     for name, row in _CHECKED.items():
         if is_used(name, value := getattr(request, name)):
             _check_offered(name, row, value, offer)
     _check_images(request, offer, images_come_later=images_come_later)
     steps = request.num_inference_steps or offer.num_inference_steps
     _check_denoised_steps(request, offer, steps)
+
+
+def _check_held(field: str, name: str, kind: str, held: Mapping[str, str], offer: Offer) -> None:
+    """Check that the workers hold a file that jobs choose by name."""
+    if name not in held:
+        known = ", ".join(sorted(held)) or "none"
+        limit = f"is no {kind} that the workers of the model {offer.model} hold; they hold {known}"
+        raise InvalidRequest(field, name, limit)
 
 
 def _not_offered(scheduler: str, offer: Offer) -> str:

@@ -68,6 +68,8 @@ class Offer(Model):
     0: the workers take no such jobs."""
     loras: dict[str, str] = Field(default_factory=dict)
     """Digest (`sha256:…`) of each LoRA file that jobs may use, by name."""
+    controlnets: dict[str, str] = Field(default_factory=dict, exclude_if=is_false)
+    """Digest (`sha256:…`) of each ControlNet that jobs may use, by name."""
     takes_image: bool = Field(default=True, exclude_if=bool)
     """Whether jobs may have an `image`."""
     required_images: tuple[str, ...] = ()

@@ -34,7 +34,9 @@ MAX_CLIP_SKIP: Final = 64
 """No published text encoder has as many layers. A model's offer has its own limit."""
 MAX_IMAGES: Final = 64
 MAX_INPUT_BYTES: Final = 20_000_000
-"""Bytes of the file of an `image` or `mask_image`."""
+"""Bytes of the file of an `image`, a `mask_image` or a `control_image`."""
+INPUT_FIELDS: Final = ("image", "mask_image", "latents", "control_image")
+"""The parameters that name a file."""
 MAX_SEED: Final = 2**32 - 1
 MAX_TTL_S: Final = 31_536_000
 """A year."""

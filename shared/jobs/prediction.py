@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from imagefleet.shared.jobs.message_arguments import short_fields
 from imagefleet.shared.jobs.model import CallbackEvent, State
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import ImageResult
@@ -38,7 +39,6 @@ _LOCAL: Final = frozenset(
     {"callback_url", "callback_events", "callback_prediction", "tenant", "ttl"}
 )
 """The parameters that are no input of the model."""
-INPUTS: Final = ("image", "mask_image", "latents")
 _BAR_CHARACTERS: Final = 10
 
 
@@ -111,7 +111,7 @@ def input_of(request: JobRequest) -> dict[str, Any]:
     signature.
     """
     fields = {name: value for name, value in short_fields(request).items() if name not in _LOCAL}
-    for name in INPUTS:
+    for name in INPUT_FIELDS:
         address = fields.pop(name, None)
         if address and address.startswith(("http://", "https://")):
             fields[name] = address.partition("?")[0]

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, StrictBool, ValidationError, model_validator
 
+from imagefleet.shared.jobs import control_parameters as control
 from imagefleet.shared.jobs.arguments import plain_value
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.guidance_parameters import (
@@ -226,6 +227,11 @@ class JobRequest(Model):
     ] = Field(default=None, exclude_if=is_none)
     """As in diffusers (instruct-pix2pix), there is no guidance below 1. Release 0.1.0 has no such
     field, so it is sent only if it is given."""
+    controlnet: control.Net = Field(default=None, exclude_if=is_none)
+    control_image: control.ControlImage = Field(default=None, exclude_if=is_none)
+    controlnet_conditioning_scale: control.Scale = Field(default=None, exclude_if=is_whole)
+    control_guidance_start: control.Start = Field(default=None, exclude_if=is_false)
+    control_guidance_end: control.End = Field(default=None, exclude_if=is_whole)
     preview: Annotated[
         StrictBool,
         Parameter(
@@ -324,6 +330,7 @@ class JobRequest(Model):
     def _check_together(self) -> Self:
         check_needs(self)
         check_together(self)
+        control.check_control(self)
         return self
 
     @property

@@ -95,6 +95,11 @@ _VALID: Final[dict[str, st.SearchStrategy[Any]]] = {
 _OTHER: Final[dict[str, st.SearchStrategy[Any]]] = {
     "image": st.sampled_from([*_ADDRESSES, *_KEYS]),
     "mask_image": st.sampled_from([*_ADDRESSES, *_KEYS]),
+    "controlnet": QUEUE_SAFE_NAMES | NASTY_TEXT,
+    "control_image": st.sampled_from([*_ADDRESSES, *_KEYS]),
+    "controlnet_conditioning_scale": st.floats(-0.1, 10.1) | NUMBERS,
+    "control_guidance_start": st.floats(-0.1, 1.1) | NUMBERS,
+    "control_guidance_end": st.floats(-0.1, 1.1) | NUMBERS,
     "strength": st.floats(-0.1, 1.1) | NUMBERS,
     "latents": st.sampled_from([*_ADDRESSES, *_KEYS]),
     "denoising_start": st.floats(-0.1, 1.1) | NUMBERS,

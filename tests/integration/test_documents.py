@@ -32,6 +32,7 @@ _CLOUD = (
 _CONTAINERS = "it needs a Docker daemon; tests/unit/test_compose.py checks the files"
 _MODELS = "it needs a Stable Diffusion checkpoint of gigabytes"
 _LORA = "it needs workers that hold LoRA; tests/integration/test_job_loras.py has some"
+_CONTROL_NET = "it needs workers that hold ControlNets; test_control_parameters.py has such jobs"
 _INSTALL = "it builds and installs packages; tests/integration/test_package.py does so"
 _BLOCK_TIMEOUT_S: Final = 300
 """A command that shows something until Ctrl-C fails after this time."""
@@ -47,6 +48,11 @@ NOT_RUN: Final = {
     "docs/callbacks.md": {
         "imagefleet webhooks test https": "it needs the Internet; test_webhook_test.py runs it",
         "imagefleet webhooks replay cat-1.failed": "it needs a failed job; test_operator.py",
+    },
+    "docs/controlnet.md": {
+        "imagefleet-worker --model": _MODELS,
+        "imagefleet submit": _CONTROL_NET,
+        "from pathlib": _CONTROL_NET,
     },
     "docs/deploy-compose.md": {"docker": _CONTAINERS, "key=$(docker": _CONTAINERS},
     "docs/http.md": {

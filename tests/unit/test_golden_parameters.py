@@ -22,6 +22,7 @@ from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.engine.contract.control_image import ControlImage
 from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.unfinished_latents import InputLatents
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
@@ -32,9 +33,12 @@ from tests.support.plans import plan_rows
 from tests.support.processes import ROOT
 
 FILE: Final = ROOT / "tests" / "fixtures" / "golden_parameters.json"
-INFO: Final = FakeEngine(job_loras=[LoraOption.parse("style=a")], prompt_chunks=3).info
+INFO: Final = replace(
+    FakeEngine(job_loras=[LoraOption.parse("style=a")], prompt_chunks=3).info,
+    controlnets={"canny": "sha256:4", "depth": "sha256:5"},
+)
 OFFER: Final = offer_of(INFO)
-OFFER_OF_BEFORE: Final = offer_of(replace(INFO, limits_guidance=False))
+OFFER_OF_BEFORE: Final = offer_of(replace(INFO, limits_guidance=False, controlnets={}))
 """A model without what was added since is announced as before."""
 PLAIN: Final = Offer(
     model="plain",
@@ -78,6 +82,21 @@ JOBS: Final[dict[str, dict[str, Any]]] = {
     "image_guidance_scale": {"image": KEY, "image_guidance_scale": 1.5},
     "latents and denoising_start": {"latents": LATENTS, "denoising_start": 0.5},
     "denoising_end": {"denoising_end": 0.5},
+    "controlnet": {"controlnet": "canny", "control_image": KEY},
+    "controlnet, all": {
+        "controlnet": "canny",
+        "control_image": KEY,
+        "controlnet_conditioning_scale": 0.5,
+        "control_guidance_start": 0.1,
+        "control_guidance_end": 0.8,
+    },
+    "controlnet, defaults": {
+        "controlnet": "depth",
+        "control_image": KEY,
+        "controlnet_conditioning_scale": 1,
+        "control_guidance_start": 0,
+        "control_guidance_end": 1,
+    },
     "preview": {"preview": True},
     "scheduler": {"scheduler": "ddim"},
     "loras": {"loras": "style:0.8"},
@@ -111,6 +130,7 @@ RUNS: Final[dict[str, dict[str, Any]]] = {
         *("latents and denoising_start", "scheduler", "loras", "loras, none", "height and width"),
         *("image_index", "image_index, 0"),
         *("cfg_normalization", "cfg_normalization, 0", "cfg_truncation", "cfg_truncation, 1"),
+        *("controlnet", "controlnet, all", "controlnet, defaults"),
     )
 } | {
     "prompt_weighting": {"prompt_weighting": True},
@@ -137,6 +157,7 @@ ROWS: Final[dict[str, dict[str, Any]]] = RUNS | {
 }
 """The columns of one row beside its prompt."""
 
+_CANNY: Final = JOBS["controlnet"]
 WRONG: Final[dict[str, dict[str, Any]]] = {
     "prompt": {"prompt": " "},
     "height alone": {"height": 64},
@@ -167,6 +188,16 @@ WRONG: Final[dict[str, dict[str, Any]]] = {
     "denoising_end and mask_image": {"image": KEY, "mask_image": KEY, "denoising_end": 0.4},
     "denoising_end and format": {"denoising_end": 0.5, "format": "webp"},
     "denoising_end, 1": {"denoising_end": 1},
+    "controlnet without control_image": {"controlnet": "canny"},
+    "control_image without controlnet": {"control_image": KEY},
+    "controlnet_conditioning_scale alone": {"controlnet_conditioning_scale": 0.5},
+    "controlnet_conditioning_scale": _CANNY | {"controlnet_conditioning_scale": 10.5},
+    "control_guidance_start": _CANNY | {"control_guidance_start": 1.5},
+    "control_guidance_start, end": _CANNY
+    | {"control_guidance_start": 0.5, "control_guidance_end": 0.5},
+    "control_guidance_start, 1": _CANNY | {"control_guidance_start": 1},
+    "controlnet and image": _CANNY | {"image": KEY},
+    "controlnet and latents": _CANNY | {"latents": LATENTS, "denoising_start": 0.5},
     "preview": {"preview": 1},
     "scheduler": {"scheduler": "a b"},
     "loras": {"loras": "style:11"},
@@ -188,7 +219,7 @@ REFUSED: Final[dict[str, dict[str, Any]]] = {
     for name in (
         *("clip_skip", "guidance_rescale", "guidance_rescale, 0", "prompt_weighting", "loras"),
         *("prompt_weighting, false", "mask_image", "strength", "image_guidance_scale", "image"),
-        *("latents and denoising_start", "denoising_end", "model"),
+        *("latents and denoising_start", "denoising_end", "model", "controlnet"),
         *("cfg_normalization", "cfg_normalization, 0", "cfg_truncation", "cfg_truncation, 1"),
     )
 } | {
@@ -257,6 +288,9 @@ def _start(attempt: Attempt, request: JobRequest) -> None:
     if request.image is not None:
         pixels, share = np.zeros((64, 64, 3), np.uint8), request.denoised_share()
         attempt.start_from(InitImage(pixels=pixels, strength=share, digest="sha256:2"))
+    if request.control_image is not None:
+        pixels = np.zeros((64, 64, 3), np.uint8)
+        attempt.start_from(ControlImage(pixels=pixels, digest="sha256:6", image_digest="sha256:7"))
     if request.denoising_start is not None:
         values, start = np.zeros((8, 8, 4), np.float32), request.denoising_start
         attempt.start_from(InputLatents(values=values, denoising_start=start, digest="sha256:3"))

@@ -16,6 +16,7 @@ from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.load_model import model_options
 
 OPTIONS = LoraOption.parse_job_loras(["detail=/loras/d", "style=/loras/s"])
 
@@ -141,4 +142,7 @@ def test_both_settings_take_several_files_separated_by_commas() -> None:
         ("a", "/x/a"),
         ("b", "/x/b"),
     ]
-    assert [(each.name, each.scale) for each in settings.merged_loras()] == [("c", 0.5), ("d", 1)]
+    assert [(each.name, each.scale) for each in model_options(settings).loras] == [
+        ("c", 0.5),
+        ("d", 1),
+    ]

@@ -9,7 +9,6 @@ import pytest
 
 from imagefleet.producer.commands.bulk_run import run
 from imagefleet.producer.commands.submit import submit
-from imagefleet.producer.connection.input_images import INPUT_FIELDS
 from imagefleet.shared.bulk import shard_message
 from imagefleet.shared.bulk.plan import Plan, RowParameters
 from imagefleet.shared.jobs import message_arguments
@@ -23,6 +22,7 @@ from imagefleet.shared.jobs.parameter_lookups import (
     is_used,
     kind,
 )
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo
@@ -134,7 +134,8 @@ def test_options_give_the_types_that_a_request_checks() -> None:
 
 def test_the_record_of_sampling_has_names_of_parameters() -> None:
     assert PARAMETERS.keys() >= _SAMPLED
-    assert {field.name for field in fields(ImageSpec)} - _SAMPLED == {"init_image", "input_latents"}
+    pixels = {"init_image", "control_image", "input_latents"}
+    assert {field.name for field in fields(ImageSpec)} - _SAMPLED == pixels
 
 
 def test_parameters_in_the_metadata_are_sampled() -> None:

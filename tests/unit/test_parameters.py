@@ -8,7 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from imagefleet.producer.client.parameters import JobParameters
-from imagefleet.producer.connection.input_images import INPUT_FIELDS
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.jobs.request import JobRequest
 
 PARAMETERS = get_type_hints(JobParameters)

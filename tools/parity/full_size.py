@@ -11,6 +11,7 @@ import torch
 from diffusers import (
     AutoencoderKL,
     AutoencoderKLFlux2,
+    ControlNetModel,
     Flux2Transformer2DModel,
     FluxTransformer2DModel,
     UNet2DConditionModel,
@@ -29,7 +30,7 @@ from transformers import (
 )
 
 from tools.parity.flow.published import FLOW_MODELS
-from tools.parity.published import PUBLISHED
+from tools.parity.published import CONTROL_NETS, PUBLISHED
 
 
 def _text_encoder(**config: Any) -> torch.nn.Module:
@@ -48,6 +49,7 @@ NETWORKS: Mapping[str, Callable[..., torch.nn.Module]] = {
     "text_encoder": _text_encoder,
     "text_encoder_2": _text_encoder_2,
     "unet": UNet2DConditionModel,
+    "controlnet": ControlNetModel,
     "transformer": ZImageTransformer2DModel,
     "vae": AutoencoderKL,
     "FluxTransformer2DModel": FluxTransformer2DModel,
@@ -62,7 +64,7 @@ def full_size() -> dict[str, dict[str, dict[str, object]]]:
     with torch.device("meta"):
         return {
             model: {name: _describe(name, config) for name, config in networks.items()}
-            for model, networks in {**PUBLISHED, **FLOW_MODELS}.items()
+            for model, networks in {**PUBLISHED, **CONTROL_NETS, **FLOW_MODELS}.items()
         }
 
 

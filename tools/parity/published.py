@@ -88,3 +88,23 @@ PUBLISHED: Final[Mapping[str, Mapping[str, dict[str, Any]]]] = {
     },
 }
 """By model and network: the fields of its `config.json`."""
+
+_OF_UNETS_ALONE: Final = ("sample_size", "up_block_types")
+_CONTROLLED_XL: Final = {
+    name: value for name, value in PUBLISHED["sdxl"]["unet"].items() if name not in _OF_UNETS_ALONE
+}
+CONTROL_NETS: Final[Mapping[str, Mapping[str, dict[str, Any]]]] = {
+    "sd-controlnet-canny": {
+        "controlnet": {
+            "attention_head_dim": 8,
+            "conditioning_embedding_out_channels": [16, 32, 96, 256],
+            "cross_attention_dim": 768,
+            "down_block_types": [*[_CROSS_DOWN] * 3, "DownBlock2D"],
+        }
+    },
+    "controlnet-canny-sdxl-1.0": {"controlnet": _CONTROLLED_XL},
+    "controlnet-canny-sdxl-1.0-mid": {
+        "controlnet": {**_CONTROLLED_XL, "transformer_layers_per_block": [1, 1, 1]}
+    },
+}
+"""The same of ControlNets: of lllyasviel and of diffusers."""

@@ -26,7 +26,9 @@ _COMPARED_FIELDS: Final = tuple(
     field.name for field in fields(Sampling) if field.compare and field.name != "loras"
 )
 """Fields of a sample's document that its row decides, beside its LoRA and what it starts from."""
-_INPUT_FIELDS: Final = ("init_image", "mask_image", "strength", "latents", "denoising_start")
+_INPUT_FIELDS: Final = (
+    *("init_image", "mask_image", "strength", "latents", "denoising_start", "control_image"),
+)
 
 
 def sample_keys(plan: Plan, row: ShardRow) -> list[str]:
@@ -59,6 +61,7 @@ def is_sample_of(sample: Sample, work: RowWork, request: JobRequest, info: Model
             and document.get("width") == work.shape.width
             and sample.extension == extension_of(request.format.value)
             and all(document.get(name) == recorded_value(spec, name) for name in _COMPARED_FIELDS)
+            and document.get("controlnet_digest") == info.controlnets.get(spec.controlnet or "")
             and document.get("job_loras", []) == job_lora_metadata(spec, info)
             for spec in work.specs
         )
@@ -116,6 +119,8 @@ def _input_fields(request: JobRequest, info: ModelInfo) -> dict[str, Any]:
             "latents": mask_fetched_url(request.latents),
             "denoising_start": request.denoising_start,
         }
+    if request.control_image is not None:
+        return {"control_image": mask_fetched_url(request.control_image)}
     if request.image is None:
         return {}
     fields = {

@@ -18,6 +18,7 @@ from imagefleet.shared.process.backoff import backoff_s
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowWork
 from imagefleet.worker.devices.slots import InitInput
+from imagefleet.worker.jobs.input_images import input_field_of
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ class RowInputFeed:
         others: list[RowWork] = []
         for work in works:
             request = self._request_of(work)
-            from_text = request.image is None and request.latents is None
+            starts = (request.image, request.latents, request.control_image)
+            from_text = all(start is None for start in starts)
             (others if from_text else self._waiting).append(work)
         return others
 
@@ -98,7 +100,7 @@ class RowInputFeed:
             work.abandon(error)
         except Exception as error:  # nothing reads the future of this thread
             log.exception("row %d: what it starts from cannot be read", work.row)
-            field = "image" if self._request_of(work).latents is None else "latents"
+            field = input_field_of(self._request_of(work))
             work.abandon(InvalidInput(f"{field}: {type(error).__name__}: {error}"))
         else:
             if work.start_from(init_image):
@@ -107,7 +109,7 @@ class RowInputFeed:
     def _fetch(self, work: RowWork) -> InitInput | None:
         """Fetch what a row starts from, and try again while a server does not answer."""
         request, retries = self._request_of(work), 0
-        images = (request.image, request.mask_image, request.strength)
+        images = (request.image, request.mask_image, request.strength, request.control_image)
         key = (*images, request.latents, request.denoising_start, work.shape)
         while True:
             if work.ended:

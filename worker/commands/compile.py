@@ -10,8 +10,10 @@ import click
 
 from imagefleet.shared.text.printable import printable
 from imagefleet.worker.commands.setting_flags import exit_on_error, setting_flags
+from imagefleet.worker.engine.options.control_net_options import ControlNetOption
 from imagefleet.worker.engine.options.mesh_spec import MeshSpec
 from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 from imagefleet.worker.startup.stores import open_shared_executables
@@ -37,6 +39,7 @@ _MAX_LINE: Final = 1_000
         "max_num_inference_steps",
         "safety_checker",
         "job_lora",
+        "controlnet",
         "textual_inversion",
         "prompt_chunks",
         "cache_dir",
@@ -84,7 +87,8 @@ def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilatio
         options=ModelOptions(
             safety_checker=settings.safety_checker,
             job_loras=settings.job_loras(),
-            textual_inversions=settings.textual_inversions(),
+            control_nets=ControlNetOption.parse_all(settings.controlnet),
+            textual_inversions=TextualInversionOption.parse_all(settings.textual_inversion),
             prompt_chunks=settings.prompt_chunks,
             int8_weights=settings.int8_weights,
             host_text_encoder=settings.host_text_encoder,

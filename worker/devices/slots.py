@@ -9,12 +9,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from imagefleet.shared.errors import ImagefleetError
+from imagefleet.worker.engine.contract.control_image import ControlImage
 from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import ImageArray, ImageSpec, OutputArray, Shape
 from imagefleet.worker.engine.contract.unfinished_latents import InputLatents
 
-InitInput = InitImage | InputLatents
-"""What images may start from."""
+InitInput = InitImage | InputLatents | ControlImage
+"""What images may start from, or be steered by."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,13 +47,15 @@ class Work:
         return ""
 
     def start_from(self, start: InitInput | None) -> bool:
-        """Let all images start from an init image or latents. Return False if the work has ended:
-        it takes none then."""
+        """Let all images start from an init image or latents, or be steered by a control image.
+        Return False if the work has ended: it takes none then."""
         with self._lock:
             if self._done.done():
                 return False
             if isinstance(start, InputLatents):
                 self.specs = tuple(replace(spec, input_latents=start) for spec in self.specs)
+            elif isinstance(start, ControlImage):
+                self.specs = tuple(replace(spec, control_image=start) for spec in self.specs)
             else:
                 self.specs = tuple(replace(spec, init_image=start) for spec in self.specs)
             return True
@@ -97,7 +100,8 @@ class Work:
         with self._lock:
             self._images.clear()
             self.specs = tuple(
-                replace(spec, init_image=None, input_latents=None) for spec in self.specs
+                replace(spec, init_image=None, input_latents=None, control_image=None)
+                for spec in self.specs
             )
 
     @property

@@ -57,6 +57,10 @@ def image_metadata(
     - image_digest, mask_image_digest: the `sha256:…` of the files of init image and mask, if there
       are such
     - image_guidance_scale: only of a model that edits images
+    - controlnet, controlnet_conditioning_scale, control_guidance_start, control_guidance_end: only
+      if they are used
+    - controlnet_digest, control_image_digest: only with `controlnet`: the `sha256:…` of the net,
+      and of the file of its image
     - denoising_start, original: only of an image that goes on with latents; `original` is the
       `sha256:…` of these
     - denoising_end: only of latents that are passed on
@@ -84,6 +88,7 @@ def image_metadata(
         **{name: getattr(spec, name) for name in _IF_USED if is_used(name, getattr(spec, name))},
         **_init_image_metadata(spec),
         **_split_metadata(spec),
+        **_control_metadata(spec, info),
         "nsfw": nsfw,
         "model": info.name,
         **({"model_source": info.source} if info.source else {}),
@@ -208,6 +213,15 @@ def _split_metadata(spec: ImageSpec) -> dict[str, Any]:
     if spec.denoising_end is not None:
         metadata["denoising_end"] = spec.denoising_end
     return metadata
+
+
+def _control_metadata(spec: ImageSpec, info: ModelInfo) -> dict[str, Any]:
+    if spec.controlnet is None or spec.control_image is None:
+        return {}
+    return {
+        "controlnet_digest": info.controlnets[spec.controlnet],
+        "control_image_digest": spec.control_image.image_digest,
+    }
 
 
 def _inversion_metadata(info: ModelInfo) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text.printable import printable
 from imagefleet.worker.devices.slots import InitInput
+from imagefleet.worker.engine.contract.control_image import ControlImage
 from imagefleet.worker.engine.contract.image_use import ImageLimits
 from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import Shape
@@ -125,8 +126,8 @@ class InputImages:
         return left
 
     def fetch(self, request: JobRequest, shape: Shape) -> InitInput | None:
-        """Return the init image of `request`, resized to `shape`, or its latents; None if it names
-        neither.
+        """Return the init image of `request` or its control image, resized to `shape`, or its
+        latents; None if it names none.
 
         Raises:
             InputUnavailable: it cannot be fetched now.
@@ -136,6 +137,11 @@ class InputImages:
         """
         if request.latents is not None and request.denoising_start is not None:
             return self._read_latents(request.latents, request.denoising_start, shape)
+        if request.control_image is not None:
+            image, image_digest = self._read_image("control_image", request.control_image, shape)
+            pixels = np.asarray(image)
+            digest = _digest(pixels.tobytes())
+            return ControlImage(pixels=pixels, digest=digest, image_digest=image_digest)
         if request.image is None:
             return None
         if (limits := self._image_limits) and not limits.allow(shape.height, shape.width):
@@ -193,7 +199,7 @@ class InputImages:
             attempt.abandon(error)
         except Exception as error:  # nothing reads the future of this thread
             log.exception("job %s: its input image cannot be read", attempt.job_id)
-            field = "image" if attempt.request.latents is None else "latents"
+            field = input_field_of(attempt.request)
             attempt.abandon(InvalidInput(f"{field}: {type(error).__name__}: {error}"))
         else:
             attempt.start_from(init_image)
@@ -268,6 +274,12 @@ class InputImages:
                 why = "its server closed the connection before the file was complete"
             raise InputUnavailable(f"{field}: {why}")
         return response.body
+
+
+def input_field_of(request: JobRequest) -> str:
+    """Return the parameter that names what a job starts from or is steered by."""
+    names = ("latents", "control_image")
+    return next((name for name in names if getattr(request, name) is not None), "image")
 
 
 def _digest(*data: bytes) -> str:

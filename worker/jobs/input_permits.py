@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
+
 _MIN_PAUSE_S: Final = 2.0
 _MAX_PAUSE_S: Final = 600.0
 _RETURN_INTERVAL_S: Final = 0.02
@@ -39,10 +41,10 @@ def image_source(request: object) -> ImageSource | None:
     """
     if not isinstance(request, dict):
         return None
-    image, latents = request.get("image"), request.get("latents")
-    if image is None and latents is None:
+    addresses = [request.get(name) for name in INPUT_FIELDS]
+    starts = ("image", "latents", "control_image")
+    if all(request.get(name) is None for name in starts):
         return None
-    addresses = (image, latents, request.get("mask_image"))
     tenant = request.get("tenant")
     return ImageSource(
         tenant=tenant if isinstance(tenant, str) else None,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from imagefleet.shared.errors import ConfigurationError
 
-_OF_ONE_MODEL = ("lora", "job_lora", "textual_inversion", "model_license")
+_OF_ONE_MODEL = ("lora", "job_lora", "controlnet", "textual_inversion", "model_license")
 
 
 def check_models(models: Sequence[str], given: Mapping[str, object]) -> None:

@@ -11,6 +11,7 @@ from imagefleet.shared.jobs.parameter_types import MAX_KEEP_S
 from imagefleet.shared.settings.settings import Settings
 from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets
 from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.options.control_net_options import ControlNetOption
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
 from imagefleet.worker.engine.options.model_options import MAX_PROMPT_CHUNKS
@@ -106,6 +107,11 @@ class WorkerSettings(Settings):
         default=(),
         description="LoRA files that jobs may use, by the names that jobs give, as in "
         "`a=/loras/a.safetensors,b=…`. All of them stay on the devices. Default: none.",
+    )
+    controlnet: CommaSeparated = Field(
+        default=(),
+        description="ControlNets that jobs may use, by the names that jobs give, as in "
+        "`canny=/nets/canny,b=…`: folders in diffusers format. Default: none.",
     )
     textual_inversion: CommaSeparated = Field(
         default=(),
@@ -354,9 +360,10 @@ class WorkerSettings(Settings):
         settings = super().load(**overrides)
         settings.signing_secrets()
         AllowList.parse(settings.callback_allow)
-        settings.merged_loras()
+        LoraOption.parse_all(settings.lora)
         settings.job_loras()
-        settings.textual_inversions()
+        TextualInversionOption.parse_all(settings.textual_inversion)
+        ControlNetOption.parse_all(settings.controlnet)
         if settings.models:
             check_models(settings.models, settings.model_dump(include=settings.model_fields_set))
         settings.declared_shapes()
@@ -376,17 +383,9 @@ class WorkerSettings(Settings):
         secrets = [secret.get_secret_value() for secret in self.webhook_secrets]
         return WebhookSecrets.parse(secrets, self.webhook_tenant_secrets.get_secret_value())
 
-    def merged_loras(self) -> tuple[LoraOption, ...]:
-        """Parse `lora`. Raises ConfigurationError."""
-        return LoraOption.parse_all(self.lora)
-
     def job_loras(self) -> tuple[LoraOption, ...]:
         """Parse `job_lora`. Raises ConfigurationError."""
         return LoraOption.parse_job_loras(self.job_lora)
-
-    def textual_inversions(self) -> tuple[TextualInversionOption, ...]:
-        """Parse `textual_inversion`. Raises ConfigurationError."""
-        return TextualInversionOption.parse_all(self.textual_inversion)
 
     def declared_shapes(self) -> list[Shape] | None:
         """Parse `shapes`. Return None for the model's native size.

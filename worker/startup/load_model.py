@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from imagefleet.worker.engine.contract.interface import Engine, Shape
 from imagefleet.worker.engine.fake.fake_engine import is_fake
 from imagefleet.worker.engine.loading.load_engine import SharedExecutables, load_engine
+from imagefleet.worker.engine.options.control_net_options import ControlNetOption
+from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
 from imagefleet.worker.settings.worker_settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -85,9 +88,10 @@ def model_options(settings: WorkerSettings) -> ModelOptions:
     return ModelOptions(
         scheduler=settings.scheduler,
         safety_checker=settings.safety_checker,
-        loras=settings.merged_loras(),
+        loras=LoraOption.parse_all(settings.lora),
         job_loras=settings.job_loras(),
-        textual_inversions=settings.textual_inversions(),
+        control_nets=ControlNetOption.parse_all(settings.controlnet),
+        textual_inversions=TextualInversionOption.parse_all(settings.textual_inversion),
         prompt_chunks=settings.prompt_chunks,
         model_license=settings.model_license,
         int8_weights=settings.int8_weights,

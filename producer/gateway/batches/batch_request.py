@@ -15,9 +15,10 @@ from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.batches.batch_lines import ENDPOINTS
 from imagefleet.producer.gateway.batches.run_order import RunOrder
 from imagefleet.producer.gateway.batches.uploads import keep_seconds
-from imagefleet.producer.gateway.jobs.caller_images import INPUT_FIELDS, CallerImages
+from imagefleet.producer.gateway.jobs.caller_images import CallerImages
 from imagefleet.producer.gateway.problems import Problem, wrong_field
 from imagefleet.shared.jobs.parameter_lookups import ROW_PARAMETERS
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 
 _WINDOW: Final = re.compile(r"([1-9][0-9]{0,2})h")
 _MAX_METADATA: Final = 16

@@ -12,7 +12,8 @@ from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.gateway import Gateway
 from imagefleet.producer.gateway.jobs.tenant_jobs import name_of
 from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
-from imagefleet.shared.jobs.prediction import INPUTS, file_of, input_of
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
+from imagefleet.shared.jobs.prediction import file_of, input_of
 from imagefleet.shared.jobs.result import ImageResult
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.jobs.worker_names import host_of
@@ -58,7 +59,7 @@ class JobShapes:
             "retries": status.retries,
             "error": None if error is None else {"code": error.code, "message": error.message},
             "parameters": _parameters(status, metadata or {}),
-            "inputs": [name for name in INPUTS if getattr(request, name) is not None],
+            "inputs": [name for name in INPUT_FIELDS if getattr(request, name) is not None],
             "images": [self._image(status, each) for each in images],
             "images_kept_until": _rounded(status.images_kept_until),
             "images_deleted": are_deleted,

@@ -15,7 +15,7 @@ from imagefleet.producer.gateway.web.schemas import (
     object_of,
 )
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.prediction import INPUTS
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 
 _IMAGE: Final = object_of(
     {
@@ -49,7 +49,7 @@ _FIELDS: Final = {
     },
     "inputs": {
         "type": "array",
-        "items": {"enum": list(INPUTS)},
+        "items": {"enum": list(INPUT_FIELDS)},
         "description": "What it started from. An uploaded one does not stand in `parameters`.",
     },
     "images": {"type": "array", "items": _IMAGE},

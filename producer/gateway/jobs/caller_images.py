@@ -17,10 +17,9 @@ from imagefleet.producer.gateway.files.tenant_files import TenantFiles
 from imagefleet.producer.gateway.jobs.addresses import ImageAddresses
 from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.shared.jobs.addresses import check_input_address
-from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS, MAX_INPUT_BYTES
 from imagefleet.shared.storage.job_keys import job_folder
 
-INPUT_FIELDS: Final = ("image", "mask_image", "latents")
 _LIMIT: Final = (
     "must be an http(s) address, a data: URL with base64, a signed address of this gateway, or the "
     "id of a file"

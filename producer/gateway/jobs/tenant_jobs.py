@@ -13,7 +13,7 @@ from typing import Any, Final
 from imagefleet.producer.client.client import Client
 from imagefleet.producer.gateway.access.caller import Caller
 from imagefleet.producer.gateway.access.image_quota import ImageQuota
-from imagefleet.producer.gateway.jobs.caller_images import INPUT_FIELDS, CallerImages
+from imagefleet.producer.gateway.jobs.caller_images import CallerImages
 from imagefleet.producer.gateway.jobs.job_changes import JobChanges
 from imagefleet.producer.gateway.jobs.job_ids import shown_id, stored_id
 from imagefleet.producer.gateway.jobs.tenant_index import TenantIndex
@@ -28,6 +28,7 @@ from imagefleet.shared.errors import (
     UnreadableRecord,
 )
 from imagefleet.shared.jobs.model import JOB_ID, State, new_job_id
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.jobs.queues import lists_of
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.status import JobStatus

@@ -22,7 +22,10 @@ _MAX_NAME: Final = 128
 def failure_body(caller: Caller, status: JobStatus) -> dict[str, Any]:
     """Return a job that failed."""
     request, error = status.request, status.error
-    private = (request.prompt, request.negative_prompt, request.image, request.mask_image)
+    private = (
+        *(request.prompt, request.negative_prompt),
+        *(request.image, request.mask_image, request.control_image),
+    )
     return {
         **_job(caller, status.id, request.tenant),
         "code": None if error is None else error.code,

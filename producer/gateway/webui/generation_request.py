@@ -13,10 +13,9 @@ from typing import Any, Final, Self
 
 from imagefleet.producer.bulk.foreign_rows import SCHEDULE, translated
 from imagefleet.producer.bulk.notes import Notes
-from imagefleet.producer.gateway.jobs.caller_images import INPUT_FIELDS
 from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.shared.jobs.foreign_names import FOREIGN_NAMES
-from imagefleet.shared.jobs.parameter_types import MAX_PROMPT_CHARACTERS
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS, MAX_PROMPT_CHARACTERS
 
 _CHANGES_NOTHING: Final = frozenset(
     {"do_not_save_samples", "do_not_save_grid", "save_images", "include_init_images"}

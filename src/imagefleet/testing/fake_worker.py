@@ -28,6 +28,7 @@ from imagefleet.shared.jobs.celery_message import task_arguments
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.message_origin import MessageOrigin
 from imagefleet.shared.jobs.offers import OfferRegistry
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.settings.settings import Settings
@@ -207,7 +208,7 @@ class FakeWorker:
 
     def _check_failures(self, request: JobRequest) -> None:
         self._check_prompt(request.prompt)
-        for address in (request.image, request.mask_image, request.latents):
+        for address in (getattr(request, name) for name in INPUT_FIELDS):
             if address is not None and address.startswith(("http://", "https://")):
                 raise InputUnavailable("a fake fleet fetches nothing from the network")
 

@@ -1,6 +1,6 @@
 """Image-to-image and inpainting give the images of diffusers."""
 
-from typing import Final
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -34,7 +34,10 @@ def test_images_from_init_images_equal_those_of_diffusers(
     )
     pairs = zip(["red", "blue"], PROMPTS[:2], strict=True)
     tokens = by_encoder(token_ids(oracle.load_tokenizer(), pairs))
-    same_key = {"key": np.zeros((2, 2), np.uint32), "image_index": np.zeros(2, np.uint32)}
+    same_key: dict[str, Any] = {
+        "key": np.zeros((2, 2), np.uint32),
+        "image_index": np.zeros(2, np.uint32),
+    }
     cases = [key for key in answers if "|" in key]
     assert len(cases) == 22
     for case in cases:

@@ -68,7 +68,10 @@ def test_the_card_does_not_change_what_a_model_is(tmp_path: Path) -> None:
 
 def test_an_offer_names_the_licence_only_if_it_is_known() -> None:
     engine = FakeEngine.parse(
-        "fake", shapes=None, max_num_inference_steps=9, model_license="apache-2.0"
+        "fake",
+        shapes=None,
+        max_num_inference_steps=9,
+        options=ModelOptions(model_license="apache-2.0"),
     )
     offer = offer_of(engine.info)
     read = Offer.model_validate_json(offer.model_dump_json())

@@ -27,6 +27,7 @@ from imagefleet.worker.engine.options.textual_inversion_options import TextualIn
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.load_model import model_options
 from tests.unit.engine.parity import (
     FOLDER,
     Oracle,
@@ -245,7 +246,7 @@ def test_the_setting_refuses_what_is_no_token_and_path(text: str, sentence: str)
 
 def test_the_setting_takes_several_files_and_one_model() -> None:
     settings = WorkerSettings.load(textual_inversion="<a>=/x/a=1, b=~/b")
-    assert [(each.name, each.path) for each in settings.textual_inversions()] == [
+    assert [(each.name, each.path) for each in model_options(settings).textual_inversions] == [
         ("<a>", "/x/a=1"),
         ("b", "~/b"),
     ]

@@ -31,6 +31,8 @@ from imagefleet.worker.engine.families.flux2_klein.transformer_config import (
     TransformerConfig as Flux2Config,
 )
 from imagefleet.worker.engine.families.flux2_klein.vae import Flux2Vae, Flux2VaeConfig
+from imagefleet.worker.engine.families.stable_diffusion.control_net import ControlNet
+from imagefleet.worker.engine.families.stable_diffusion.control_net_config import ControlNetConfig
 from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
 from imagefleet.worker.engine.families.z_image.transformer import Transformer
@@ -228,6 +230,7 @@ def _network(name: str, config: Json) -> Any:
 
 NETWORKS: Final[dict[str, tuple[Any, Any]]] = {
     "unet": (UNet, UNetConfig),
+    "controlnet": (ControlNet, ControlNetConfig),
     "transformer": (Transformer, TransformerConfig),
     "FluxTransformer2DModel": (Flux1Transformer, Flux1Config),
     "vae": (Vae, VaeConfig),

@@ -43,6 +43,8 @@ class ShapeExecutables:
     """It is `step` for batches in which a slot has a reference image. None means that there are no
     such slots, or not of this shape."""
     unguided_reference_step: Any = None
+    embed_control: Any = None
+    """None means that the model has no ControlNets."""
 
 
 class Steps(Protocol):
@@ -141,6 +143,10 @@ class ProgramCompiler:
             "preview": lowering(programs.preview, lambda: (begin_outputs()[1], rgb_factors)),
             "decode": lowering(in_turn(programs.decode), lambda: (weights, begin_outputs()[1])),
             **self._text_lowering(lowering),
+            **self._control_lowering(
+                shape,
+                lambda images: lowering(in_turn(programs.embed_control), lambda: (weights, images)),
+            ),
             **reference_steps(programs, shape, step),
         }
 
@@ -151,6 +157,12 @@ class ProgramCompiler:
         texts = self.empty_batch.texts(self.placement.data)
         placed = _abstract_arrays(texts, self.placement.by_slot)
         return {"encode_text": lowering(encoding, lambda: (self.weights, placed))}
+
+    def _control_lowering(self, shape: Shape, lowering: Callable[[Any], Lower]) -> dict[str, Lower]:
+        if self.programs.control is None:
+            return {}
+        images = self.empty_batch.control_images(shape)
+        return {"embed_control": lowering(_abstract_arrays(images, self.placement.by_slot))}
 
     def begin_outputs(self, shape: Shape) -> tuple[Conditions, SamplerState]:
         """Return what `begin` makes, as abstract arrays."""

@@ -29,6 +29,8 @@ from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 
 Slots = tuple[Conditions, SamplerState]
 Flat = tuple[jax.Array, ...]
+_OF_ONE = ("encode_text", "embed_control")
+"""Only some models have these programs of one image."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class StreamExecutables:
     encode_text: Any = None
     reference_step: Any = None
     unguided_reference_step: Any = None
-    """The last three are those of `ShapeExecutables`."""
+    embed_control: Any = None
+    """The last four are those of `ShapeExecutables`."""
 
 
 def flat(weights: Params) -> Flat:
@@ -134,7 +137,7 @@ class StreamCompiler:
             **steps(self.programs, partial(self._step, slots)),
             "preview": many["preview"],
             "decode": self._lowering(decode, lambda: (self.weights, slots()[1], number)),
-            **{name: lower for name, lower in one.items() if name == "encode_text"},
+            **{name: lower for name, lower in one.items() if name in _OF_ONE},
             **reference_steps(self.programs, shape, partial(self._step, slots)),
         }
 

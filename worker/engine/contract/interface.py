@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from imagefleet.worker.engine.contract.control_image import ControlImage
 from imagefleet.worker.engine.contract.device_memory import DeviceMemory
 from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.engine.contract.init_image import InitImage
@@ -57,6 +58,8 @@ class ImageSpec(Sampling):
     """It is one image to generate, in diffusers' names. The image depends on nothing else."""
 
     init_image: InitImage | None = None
+    control_image: ControlImage | None = None
+    """It steers the image if `controlnet` names a net."""
     input_latents: InputLatents | None = None
     """Another job has denoised these latents in part. None means that there are none."""
 
@@ -107,6 +110,8 @@ class ModelInfo:
     """Prompts may contain the tokens of these textual inversions."""
     job_loras: tuple[JobLora, ...] = ()
     """Jobs may use these LoRA."""
+    controlnets: dict[str, str] = field(default_factory=dict)
+    """It has the digest of each ControlNet that jobs may use, by name."""
     shapes: tuple[Shape, ...]
     """These shapes are declared. The first is the default."""
     schedulers: tuple[str, ...]

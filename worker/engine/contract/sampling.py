@@ -42,5 +42,12 @@ class Sampling:
     """After this share of the steps, the image ends as latents (diffusers). None: it is decoded."""
     loras: tuple[tuple[str, float], ...] = ()
     """It has name and scale of each LoRA, of those in `ModelInfo.job_loras`, at most once each."""
+    controlnet: str | None = None
+    """It is the name of a ControlNet, of those in `ModelInfo.controlnets`. None: no net steers the
+    image."""
+    controlnet_conditioning_scale: float = 1.0
+    control_guidance_start: float = 0.0
+    control_guidance_end: float = 1.0
+    """The net runs from the start to the end, which are shares of the steps (diffusers)."""
     image_guidance_scale: float | None = None
     """None means that the model takes none."""

@@ -26,7 +26,11 @@ from imagefleet.worker.engine.contract.interface import (
 from imagefleet.worker.engine.contract.text_cache_use import TextCacheUse
 from imagefleet.worker.engine.fake.fake_batch import LATENTS, FakeBatch, fake_image, fake_output
 from imagefleet.worker.engine.fake.fake_stream import DeviceClock, FakeStream
+from imagefleet.worker.engine.options.control_net_options import (
+    ControlNetOption,
+)
 from imagefleet.worker.engine.options.lora_options import JobLora, LoraOption
+from imagefleet.worker.engine.options.model_options import ModelOptions
 
 log = logging.getLogger(__name__)
 
@@ -116,9 +120,7 @@ class FakeEngine:
         *,
         shapes: Sequence[Shape] | None,
         max_num_inference_steps: int,
-        job_loras: Sequence[LoraOption] = (),
-        prompt_chunks: int = 0,
-        model_license: str | None = None,
+        options: ModelOptions | None = None,
     ) -> "FakeEngine":
         """Make an engine from `fake` or `fake:seconds=0.05,capacity=8`.
 
@@ -130,16 +132,17 @@ class FakeEngine:
             ConfigurationError: an option is unknown or not a number.
         """
         _, _, text = model.partition(":")
-        options = dict(option.partition("=")[::2] for option in text.split(",") if option)
+        options = options or ModelOptions()
+        words = dict(word.partition("=")[::2] for word in text.split(",") if word)
         try:
-            seconds, decode_s = float(options.pop("seconds", 0)), float(options.pop("decode", 0))
-            capacity, streams = int(options.pop("capacity", 8)), int(options.pop("streams", 1))
+            seconds, decode_s = float(words.pop("seconds", 0)), float(words.pop("decode", 0))
+            capacity, streams = int(words.pop("capacity", 8)), int(words.pop("streams", 1))
         except ValueError:
             raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}") from None
-        failure_file, name = options.pop("failing", None), options.pop("name", "fake")
-        job_failure_file = options.pop("failing_jobs", None)
+        failure_file, name = words.pop("failing", None), words.pop("name", "fake")
+        job_failure_file = words.pop("failing_jobs", None)
         too_small = min(seconds, decode_s) < 0 or min(capacity, streams) < 1
-        if options or too_small or capacity % streams:
+        if words or too_small or capacity % streams:
             raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}")
         engine = cls(
             seconds=seconds,
@@ -150,10 +153,11 @@ class FakeEngine:
             max_num_inference_steps=max_num_inference_steps,
             failure_file=None if failure_file is None else Path(failure_file),
             name=name,
-            job_loras=job_loras,
-            prompt_chunks=prompt_chunks,
+            job_loras=options.job_loras,
+            prompt_chunks=options.prompt_chunks,
         )
-        engine.info = replace(engine.info, model_license=model_license)
+        nets = {net.name: _digest(net) for net in options.control_nets}
+        engine.info = replace(engine.info, model_license=options.model_license, controlnets=nets)
         engine._job_failure_file = None if job_failure_file is None else Path(job_failure_file)
         return engine
 
@@ -233,5 +237,5 @@ class FakeEngine:
         self._released.set()
 
 
-def _digest(option: LoraOption) -> str:
+def _digest(option: LoraOption | ControlNetOption) -> str:
     return f"sha256:{hashlib.sha256(option.path.encode()).hexdigest()}"

@@ -21,6 +21,9 @@ from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
 from imagefleet.worker.engine.networks.matmul_flops import ImageFlops
+from imagefleet.worker.engine.options.control_net_options import (
+    ControlNetOption,
+)
 from imagefleet.worker.engine.options.textual_inversion_options import (
     LoadedInversion,
     TextualInversionOption,
@@ -112,6 +115,18 @@ class FamilyModel(Protocol):
 
         Raises:
             CheckpointError: a file is damaged or for another model, or the family has none.
+        """
+
+    @property
+    def controlnets(self) -> dict[str, str]:
+        """Return the digest of each ControlNet that jobs may use, by name. Its files were read."""
+
+    def with_control_nets(self, options: Sequence[ControlNetOption]) -> Self:
+        """Return the model with ControlNets, which are further networks of it.
+
+        Raises:
+            CheckpointError: a net cannot be read, or is for another model.
+            ConfigurationError: the family, or this kind of model, takes none.
         """
 
     def with_int8_weights(self) -> Self:

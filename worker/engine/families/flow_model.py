@@ -4,11 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
-from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
+from imagefleet.worker.engine.options.control_net_options import (
+    ControlNetOption,
+)
 from imagefleet.worker.engine.options.textual_inversion_options import (
     LoadedInversion,
     TextualInversionOption,
@@ -40,6 +43,18 @@ class FlowModel:
             raise CheckpointError(
                 f"textual inversion {options[0].name}: {self.title} has none; remove it from "
                 "IMAGEFLEET_TEXTUAL_INVERSIONS"
+            )
+        return self
+
+    @property
+    def controlnets(self) -> dict[str, str]:
+        return {}
+
+    def with_control_nets(self, options: Sequence[ControlNetOption]) -> Self:
+        if options:
+            raise ConfigurationError(
+                f"controlnet {options[0].name}: {self.title} takes no ControlNet here; unset "
+                "IMAGEFLEET_CONTROLNET"
             )
         return self
 

@@ -65,10 +65,8 @@ def build_engine(
         with executable_cache.start_log.stage("compiling the text encoder for the host"):
             length, *_ = setup.tokenizer.lengths
             on_host = HostTextEncoder(encoding, weights, length, Placement.on_host())
-        weights, texts = (
-            weights.without_text_encoder(),
-            TextCache(options.text_cache_bytes, on_host),
-        )
+        weights = weights.without_text_encoder()
+        texts = TextCache(options.text_cache_bytes, on_host)
     max_steps = setup.limit_steps(max_num_inference_steps)
     loras, inversions = applied_loras(options.loras), model.inversions
     info = ModelInfo(
@@ -79,6 +77,7 @@ def build_engine(
         loras=loras,
         textual_inversions=inversions,
         job_loras=job_loras(options.job_loras),
+        controlnets=model.controlnets,
         shapes=setup.shapes,
         schedulers=setup.schedulers(max_steps),
         default_scheduler=setup.default_scheduler,

@@ -195,7 +195,7 @@ def compile_ahead(
     abstract_model = AbstractModel.of(
         source,
         placement,
-        executable_cache_of(folder, placement, cache_dir, shared_executables),
+        executable_cache_of(folder, placement, cache_dir, shared_executables, options.control_nets),
         token_lengths=setup.tokenizer.lengths,
         per_device_batch=per_device_batch,
         dtype=numpy_dtype,

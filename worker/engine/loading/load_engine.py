@@ -13,6 +13,10 @@ from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.worker.engine.contract.interface import Engine, Shape
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine, is_fake
+from imagefleet.worker.engine.options.control_net_options import (
+    CONTROL_NET_CONFIG,
+    ControlNetOption,
+)
 from imagefleet.worker.engine.options.mesh_spec import MeshSpec
 from imagefleet.worker.engine.options.model_options import ModelOptions
 
@@ -81,14 +85,11 @@ def load_engine(
         ConfigurationError: this host or this model does not support a setting.
     """
     if is_fake(model):
-        options = options or ModelOptions()
         return FakeEngine.parse(
             model,
             shapes=shapes,
             max_num_inference_steps=max_num_inference_steps,
-            job_loras=options.job_loras,
-            prompt_chunks=options.prompt_chunks,
-            model_license=options.model_license,
+            options=options or ModelOptions(),
         )
     from imagefleet.worker.engine.compile.jax_compilation_cache import use_cache
     from imagefleet.worker.engine.loading.build_engine import build_engine
@@ -112,12 +113,18 @@ def load_engine(
         dtype=dtype,
         max_num_inference_steps=max_num_inference_steps,
         options=options,
-        executable_cache=executable_cache_of(folder, placement, cache_dir, shared),
+        executable_cache=executable_cache_of(
+            folder, placement, cache_dir, shared, options.control_nets
+        ),
     )
 
 
 def executable_cache_of(
-    model: Path, placement: "Placement", cache_dir: Path, shared: SharedExecutables
+    model: Path,
+    placement: "Placement",
+    cache_dir: Path,
+    shared: SharedExecutables,
+    control_nets: Sequence[ControlNetOption] = (),
 ) -> "ExecutableCache":
     """Return the cache of a model's executables.
 
@@ -126,15 +133,21 @@ def executable_cache_of(
         placement: Its devices may be absent.
         cache_dir: The folder for compiled programs.
         shared: Where hosts share executables.
+        control_nets: Of the worker.
     """
-    from imagefleet.worker.engine.checkpoint.checkpoint_files import config_digest
+    from imagefleet.worker.engine.checkpoint.checkpoint_files import config_digest, sha256_of_file
     from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
     from imagefleet.worker.engine.compile.fingerprint import environment
     from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 
+    nets = [sha256_of_file(net.folder / CONTROL_NET_CONFIG) for net in control_nets]
     return ExecutableCache(
         [store for store in (FolderStore(cache_dir / "executables"), shared.store) if store],
-        {**environment(placement), "model": config_digest(open_checkpoint(model).folder)},
+        {
+            **environment(placement),
+            "model": config_digest(open_checkpoint(model).folder),
+            **({"controlnets": " ".join(nets)} if nets else {}),
+        },
         placement.mesh.devices.flatten().tolist(),
         shared.secret.encode(),
     )

@@ -67,6 +67,7 @@ class ModelSetup:
         shapes = choose_shapes(shapes or (native_shape(files, model),), model)
         tokenizer = model.load_tokenizer(files)
         model = model.with_textual_inversions(options.textual_inversions, tokenizer)
+        model = model.with_control_nets(options.control_nets)
         steps, guidance = default_parameters(files, model)
         noise = model.noise_schedule(shapes[0])
         return cls(

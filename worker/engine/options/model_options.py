@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from imagefleet.worker.engine.options.control_net_options import ControlNetOption
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
 
@@ -25,6 +26,8 @@ class ModelOptions:
     """These files are merged into the weights."""
     job_loras: tuple[LoraOption, ...] = ()
     """Each job chooses from these files, with its own scales. The scales in these options are 1."""
+    control_nets: tuple[ControlNetOption, ...] = ()
+    """Each job may choose one of these."""
     textual_inversions: tuple[TextualInversionOption, ...] = ()
     """The vectors of these files are read into the text encoders."""
     prompt_chunks: int = 0

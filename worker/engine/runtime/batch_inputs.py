@@ -5,7 +5,7 @@ in numpy. Slots without a spec are padding: their `calls` are 0, so no step chan
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from imagefleet.shared.jobs.parameter_types import GIVEN_EMPTY
 from imagefleet.shared.jobs.prompt_weights import pieces_of
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
-from imagefleet.worker.engine.sampling.arrays import BatchInputs, InitImages, InitLatents
+from imagefleet.worker.engine.sampling.arrays import (
+    BatchInputs,
+    ControlImages,
+    InitImages,
+    InitLatents,
+)
 from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.sampling.step_tables import StepTables
@@ -58,6 +63,7 @@ class BatchInputBuilder:
             inputs.calls[slot] = len(table.rows)
             if inputs.has_image is not None:
                 inputs.has_image[slot] = spec.init_image is not None
+            self._set_control(inputs, slot, spec, shape)
             for name, scale in spec.loras:
                 inputs.lora_scales[slot, self._lora_number(name)] = scale
         return inputs
@@ -80,17 +86,30 @@ class BatchInputBuilder:
         for slot, spec in enumerate(specs):
             if (init_image := spec.init_image) is None:
                 continue
-            if init_image.pixels.shape != (shape.height, shape.width, 3):
-                size = "x".join(map(str, init_image.pixels.shape[:2]))
-                raise ValueError(
-                    f"the init image is {size} pixels, but the batch is for {shape}; "
-                    "resize the image first"
-                )
+            _require_shape("init image", init_image.pixels, shape)
             arrays.pixels[slot] = init_image.pixels
             if (mask := init_image.inpaint_mask) is not None:
                 arrays.inpaint_mask[slot] = mask[..., None]
             arrays.key[slot] = divmod(spec.seed, 2**32)
             arrays.image_index[slot] = spec.image_index
+        return arrays
+
+    def control_images(self, specs: Sequence[ImageSpec], shape: Shape) -> ControlImages | None:
+        """Collect the control images of a batch; None if no slot has one.
+
+        Raises:
+            ValueError: a control image does not have the shape of the batch.
+        """
+        if all(spec.control_image is None for spec in specs):
+            return None
+        arrays = self.empty.control_images(shape)
+        for slot, spec in enumerate(specs):
+            if spec.controlnet is None or spec.control_image is None:
+                continue
+            pixels = spec.control_image.pixels
+            _require_shape("control image", pixels, shape)
+            arrays.pixels[slot] = pixels
+            arrays.net[slot] = self._control_net_number(spec.controlnet)
         return arrays
 
     def with_input_latents(
@@ -168,6 +187,25 @@ class BatchInputBuilder:
                 "diffusers does not either"
             )
 
+    def _set_control(self, inputs: BatchInputs, slot: int, spec: ImageSpec, shape: Shape) -> None:
+        if spec.controlnet is None:
+            return
+        number = self._control_net_number(spec.controlnet)
+        if spec.control_image is None:
+            raise ValueError(f"ControlNet {spec.controlnet!r} needs a control image")
+        assert inputs.control is not None
+        # As in diffusers, `denoising_end` does not shorten the steps that the shares are of.
+        calls = len(self.tables.of(replace(spec, denoising_end=None), shape).rows)
+        inputs.control.scales[slot, number] = spec.controlnet_conditioning_scale
+        inputs.control.calls[slot] = controlled_calls(spec, calls)
+
+    def _control_net_number(self, name: str) -> int:
+        names = list(self.info.controlnets)
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise ValueError(f"ControlNet {name!r} is not available; there are {known}")
+        return names.index(name)
+
     def _lora_number(self, name: str) -> int:
         names = [lora.name for lora in self.info.job_loras]
         if name not in names:
@@ -192,3 +230,23 @@ def initial_mix(
     if init_image.mask_levels is not None and init_image.strength == 1:
         return 0.0, table.init_noise_sigma
     return table.start
+
+
+def controlled_calls(spec: ImageSpec, calls: int) -> tuple[int, int]:
+    """Return the first call of the denoiser with the ControlNet, and the first one after without.
+
+    As in diffusers, a call runs the net if its share of all calls lies between start and end.
+    """
+    start, end = spec.control_guidance_start, spec.control_guidance_end
+    with_net = [
+        call for call in range(calls) if call / calls >= start and (call + 1) / calls <= end
+    ]
+    return (with_net[0], with_net[-1] + 1) if with_net else (0, 0)
+
+
+def _require_shape(name: str, pixels: NDArray[np.uint8], shape: Shape) -> None:
+    if pixels.shape != (shape.height, shape.width, 3):
+        size = "x".join(map(str, pixels.shape[:2]))
+        raise ValueError(
+            f"the {name} is {size} pixels, but the batch is for {shape}; resize the image first"
+        )

@@ -112,7 +112,13 @@ class DeviceStream:
             if init_images is not None:
                 placed = self._placement.split(init_images)
                 encode = self._executables[shape].encode
-                init_latents = InitLatents(*encode(self._weights, placed))
+                encoded = InitLatents(*encode(self._weights, placed))
+                init_latents = encoded._replace(control_map=init_latents.control_map)
+            control_images = self._inputs.control_images([spec], shape)
+            if control_images is not None:
+                embed = self._executables[shape].embed_control
+                control_map = embed(self._weights, self._placement.split(control_images))
+                init_latents = init_latents._replace(control_map=control_map)
             return self._inputs.with_input_latents([spec], init_latents, self._placement.split)
 
     def start_encoded(

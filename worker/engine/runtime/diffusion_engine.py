@@ -217,13 +217,15 @@ class DiffusionEngine:
         )
 
     def _init_latents(self, specs: Sequence[ImageSpec], shape: Shape) -> InitLatents:
-        init_latents = self._empty_init_latents[shape]
-        init_images = self._input_builder.init_images(specs, shape)
-        if init_images is not None:
-            placed = self._placement.split(init_images)
-            init_latents = InitLatents(*self._executables[shape].encode(self._weights, placed))
-        split = self._placement.split
-        return self._input_builder.with_input_latents(specs, init_latents, split)
+        init_latents, builder = self._empty_init_latents[shape], self._input_builder
+        executables, split = self._executables[shape], self._placement.split
+        if (images := builder.init_images(specs, shape)) is not None:
+            encoded = InitLatents(*executables.encode(self._weights, split(images)))
+            init_latents = encoded._replace(control_map=init_latents.control_map)
+        if (control := builder.control_images(specs, shape)) is not None:
+            control_map = executables.embed_control(self._weights, split(control))
+            init_latents = init_latents._replace(control_map=control_map)
+        return builder.with_input_latents(specs, init_latents, split)
 
     def _start(
         self,
@@ -282,10 +284,10 @@ class DiffusionEngine:
         require_finite(not batch.not_finite(), DENOISING_PARTS, shape)
         batch.images()
         executables = self._executables[shape]
-        for other in specs_of_other_steps(executables, spec, self.info.unguided_scale):
+        for other in specs_of_other_steps(executables, spec, self.info):
             others = self._input_builder.inputs([other], shape)
             others = self._placement.split(others._replace(text_states=inputs.text_states))
-            start = init_latents if other.init_image else self._empty_init_latents[shape]
+            start = init_latents if other.init_image else self._init_latents([other], shape)
             conditions, state = executables.begin(self._weights, others, start)
             step = choose_step(
                 executables,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError, DeviceError
 from imagefleet.worker.engine.compile.program_compiler import Steps
+from imagefleet.worker.engine.contract.control_image import ControlImage
 from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import ImageArray, ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.runtime.device_stream import DeviceStream
@@ -67,16 +68,19 @@ def _require_finite_slot(latents: jax.Array, parts: str, shape: Shape) -> NDArra
     return first
 
 
-def specs_of_other_steps(
-    executables: Steps, spec: ImageSpec, unguided_scale: float
-) -> list[ImageSpec]:
+def specs_of_other_steps(executables: Steps, spec: ImageSpec, info: ModelInfo) -> list[ImageSpec]:
     """Return images that run those programs of a step that `spec` does not run: one without
-    guidance, and without the image, where there are such programs."""
+    guidance, and without the image, where there are such programs; and one for each ControlNet, by
+    which the image of `spec` steers it."""
     specs = [spec]
     if executables.unguided_step is not None:
-        specs.append(replace(spec, guidance_scale=unguided_scale))
+        specs.append(replace(spec, guidance_scale=info.unguided_scale))
     if executables.reference_step is not None:
         specs += [replace(each, init_image=None) for each in specs]
+    if spec.init_image is not None:
+        image = ControlImage(pixels=spec.init_image.pixels, digest="")
+        without = replace(spec, init_image=None, control_image=image)
+        specs += [replace(without, controlnet=name) for name in info.controlnets]
     return specs[1:]
 
 
@@ -101,7 +105,7 @@ def run_stream_programs(
         finished()
     except DeviceError:
         require_finite(False, DENOISING_PARTS, shape)
-    for other in specs_of_other_steps(executables, spec, info.unguided_scale):
+    for other in specs_of_other_steps(executables, spec, info):
         start = init_latents if other.init_image else stream.init_latents(other, shape)
         stream.start_encoded(0, other, shape, start)
         stream.step()

@@ -39,6 +39,17 @@ class GuidanceLimits(NamedTuple):
     none."""
 
 
+class Control(NamedTuple):
+    """It says how the ControlNets of a model steer each slot."""
+
+    scales: Any
+    """They are the `controlnet_conditioning_scale` of each net, float32 `[b, nets]`. 0: the slot
+    does not use the net."""
+    calls: Any
+    """It has the first call of the denoiser with the slot's nets, and the first one without again,
+    int32 `[b, 2]`."""
+
+
 class BatchInputs(NamedTuple):
     """It has the inputs of a batch. They are numpy arrays on the host, then split by slot over
     devices."""
@@ -83,6 +94,17 @@ class BatchInputs(NamedTuple):
     """It is `GuidanceLimits`. None means that the model takes none."""
     has_image: Any = None
     """bool `[b]`: whether the slot has a reference image. None means that the model takes none."""
+    control: Control | None = None
+    """None means that the model has no ControlNets."""
+
+
+class ControlImages(NamedTuple):
+    """It has the control images of a batch. A slot without one has zeros."""
+
+    pixels: Any
+    """They are uint8 `[b, H, W, 3]`."""
+    net: Any
+    """It is the number of the slot's ControlNet, int32 `[b]`. -1 means that it has none."""
 
 
 class InitImages(NamedTuple):
@@ -107,6 +129,9 @@ class InitLatents(NamedTuple):
     image_channels: Any = None
     """float32 `[b, h, w, i]`: the channels that the denoiser gets beside the latents, or latents of
     a reference image. None means that it gets none."""
+    control_map: Any = None
+    """It is the embedding of the control image, `[b, h, w, width]` in the dtype of the programs,
+    zeros in a slot without one. None means that the model has no ControlNets."""
 
 
 class Conditions(NamedTuple):
@@ -128,7 +153,8 @@ class Conditions(NamedTuple):
     image_guidance: jax.Array | None = None
     guidance_limits: GuidanceLimits | None = None
     has_image: jax.Array | None = None
-    """`lora_scales`, `image_guidance`, `guidance_limits` and `has_image` are those of
+    control: Control | None = None
+    """`lora_scales`, `image_guidance`, `guidance_limits`, `has_image` and `control` are those of
     `BatchInputs`."""
 
 

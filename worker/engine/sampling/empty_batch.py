@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.sampling.arrays import (
     BatchInputs,
+    Control,
+    ControlImages,
     GuidanceLimits,
     InitImages,
     InitLatents,
@@ -48,7 +50,11 @@ class EmptyBatch:
     texts_of_slot: int = 2
     """`text_states` has those of this many texts of a slot."""
     dtype: DTypeLike = np.float32
-    """It is that of `text_states`."""
+    """It is that of `text_states` and `control_map`."""
+    control_nets: int = 0
+    """The number of ControlNets that jobs may use."""
+    control_width: int = 0
+    """It is the number of channels of `control_map`."""
 
     @classmethod
     def of(
@@ -75,6 +81,8 @@ class EmptyBatch:
             text_width=0 if encoding is None else encoding.width,
             texts_of_slot=2 if encoding is None else encoding.texts,
             dtype=programs.dtype,
+            control_nets=0 if programs.control is None else programs.control.count,
+            control_width=0 if programs.control is None else programs.control.width,
         )
 
     def inputs(self) -> BatchInputs:
@@ -103,7 +111,14 @@ class EmptyBatch:
             text_states=self._text_states(),
             guidance_limits=self._guidance_limits(),
             has_image=np.zeros(slots, np.bool_) if takes_reference else None,
+            control=self._control(),
         )
+
+    def _control(self) -> Control | None:
+        if not self.control_nets:
+            return None
+        scales = np.zeros((self.slots, self.control_nets), np.float32)
+        return Control(scales, np.zeros((self.slots, 2), np.int32))
 
     def _text_states(self) -> NDArray[Any] | None:
         if not self.text_width:
@@ -139,4 +154,15 @@ class EmptyBatch:
             latents=np.zeros((*size, self.latent_channels), np.float32),
             inpaint_mask=np.ones((*size, 1), np.bool_),
             image_channels=np.zeros((*size, channels), np.float32) if channels else None,
+            control_map=self._control_map(size),
         )
+
+    def _control_map(self, size: tuple[int, ...]) -> NDArray[Any] | None:
+        if not self.control_nets:
+            return None
+        return np.zeros((*size, self.control_width), np.dtype(self.dtype))
+
+    def control_images(self, shape: Shape) -> ControlImages:
+        """Return the control images of a batch in which no slot has one."""
+        size = (self.slots, shape.height, shape.width, 3)
+        return ControlImages(np.zeros(size, np.uint8), np.full(self.slots, -1, np.int32))

@@ -21,6 +21,7 @@ from imagefleet.worker.engine.networks.safety import SafetyChecker
 from imagefleet.worker.engine.sampling.arrays import (
     BatchInputs,
     Conditions,
+    ControlImages,
     Decoded,
     InitImages,
     InitLatents,
@@ -28,6 +29,7 @@ from imagefleet.worker.engine.sampling.arrays import (
     Weights,
 )
 from imagefleet.worker.engine.sampling.autoencoder_protocol import Autoencoder
+from imagefleet.worker.engine.sampling.control_protocol import ControlNets
 from imagefleet.worker.engine.sampling.denoiser_protocol import Denoiser
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.sampling.noise import NoiseUse, fold_in, image_key, normal
@@ -48,6 +50,8 @@ class DiffusionPrograms:
     latent_scale: LatentScale
     pixels_per_latent: int
     dtype: DTypeLike
+    control: ControlNets | None = None
+    """None means that there are no ControlNets."""
 
     def encode(self, weights: Weights, init_images: InitImages) -> InitLatents:
         """Sample VAE latents of the init images from the encoder's distribution, as diffusers."""
@@ -75,6 +79,11 @@ class DiffusionPrograms:
         noise = normal(image_key(init_images.key, use, init_images.image_index), mean.shape[1:])
         return mean, self.latent_scale.scale(mean + deviation * noise)
 
+    def embed_control(self, weights: Weights, images: ControlImages) -> jax.Array:
+        """Embed the control images, `[b, h, w, width]`. Call it only if there are ControlNets."""
+        assert self.control is not None
+        return self.control.embed(weights.denoiser, images)
+
     def begin(
         self, weights: Weights, inputs: BatchInputs, init_latents: InitLatents
     ) -> tuple[Conditions, SamplerState]:
@@ -97,6 +106,7 @@ class DiffusionPrograms:
             image_guidance=inputs.image_guidance,
             guidance_limits=inputs.guidance_limits,
             has_image=inputs.has_image,
+            control=inputs.control,
         )
         return conditions, SamplerState(
             latents=mix[:, 0] * init_latents.latents + mix[:, 1] * noise,
@@ -140,7 +150,7 @@ class DiffusionPrograms:
         timestep = coefficients.timestep(row)
         output = self.denoiser.predict(
             weights,
-            conditions,
+            _with_current_scales(conditions, state.position),
             state.latents,
             timestep,
             guidance=guidance,
@@ -151,7 +161,7 @@ class DiffusionPrograms:
         denoised, history = coefficients.step(state.latents, output, state.history, fresh, row)
         x0 = coefficients.predicted_x0(row, state.latents, output)
         if self.denoiser.image_input is ImageInput.NONE:
-            init_latents, mask, _ = conditions.init_latents
+            init_latents, mask = conditions.init_latents[:2]
             kept = coefficients.noised_to_next_level(row, init_latents, conditions.noise)
             denoised, x0 = jnp.where(mask, denoised, kept), jnp.where(mask, x0, init_latents)
         next_state = SamplerState(denoised, history, state.position + 1, predicted_x0=x0)
@@ -182,3 +192,19 @@ class DiffusionPrograms:
             return Decoded(images, finite, jnp.zeros_like(finite))
         flagged = nnx.merge(self.safety, weights.safety)(images)
         return Decoded(jnp.where(flagged[:, None, None, None], 0, images), finite, flagged)
+
+
+def _with_current_scales(conditions: Conditions, position: jax.Array) -> Conditions:
+    """Return conditions in which the ControlNets that do not run in this call have the scale 0.
+
+    Args:
+        conditions: From `begin`.
+        position: Of each slot, `[b]`.
+    """
+    control = conditions.control
+    if control is None:
+        return conditions
+    first, end = control.calls[:, 0], control.calls[:, 1]
+    runs = (first <= position) & (position < end)
+    scales = jnp.where(runs[:, None], control.scales, 0)
+    return conditions._replace(control=control._replace(scales=scales))

@@ -16,10 +16,16 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.families.stable_diffusion.control_nets import (
+    UNET,
+    ControlledContext,
+    StableDiffusionControlNets,
+)
 from imagefleet.worker.engine.families.stable_diffusion.prompt_chunks import used_tokens
 from imagefleet.worker.engine.families.stable_diffusion.prompt_encoder import PromptEncoder
 from imagefleet.worker.engine.families.stable_diffusion.time_ids import time_ids
-from imagefleet.worker.engine.families.stable_diffusion.unet import PromptContext, UNet
+from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
+from imagefleet.worker.engine.families.stable_diffusion.unet_encoder import PromptContext
 from imagefleet.worker.engine.networks.lora_layers import merge_network
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
 from imagefleet.worker.engine.sampling.guidance import apply_guidance
@@ -40,10 +46,12 @@ class StableDiffusionDenoiser:
     has_guidance: bool = True
     limits_guidance: bool = False
     text_encoding: None = None
+    control: StableDiffusionControlNets | None = None
+    """With ControlNets, the weights of the denoiser have the keys `UNET` and `NETS`."""
 
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int
-    ) -> PromptContext:
+    ) -> PromptContext | ControlledContext:
         """Return the keys and values of the prompts, `[b, 2, …]`."""
         scales = inputs.lora_scales
         prompt = self.prompt_encoder(
@@ -59,9 +67,16 @@ class StableDiffusionDenoiser:
         ids = time_ids(height, width, has_aesthetic_scores=self.has_aesthetic_scores)
         text = self._merge(weights.denoiser, scales).project_context(hidden, pooled, ids)
         *_, chunks, length = inputs.tokens[0].shape
+        mask = None
         if inputs.used_chunks is not None and chunks > 1:
-            text = text._replace(mask=used_tokens(inputs.used_chunks, chunks, length))
-        return text
+            mask = used_tokens(inputs.used_chunks, chunks, length)
+        text = text._replace(mask=mask)
+        if self.control is None or inputs.control is None:
+            return text
+        nets = self.control.encode_prompts(
+            weights.denoiser, inputs.control.scales, hidden, pooled, ids
+        )
+        return ControlledContext(text, tuple(each._replace(mask=mask) for each in nets))
 
     def predict(
         self,
@@ -94,12 +109,18 @@ class StableDiffusionDenoiser:
         inputs, text = jax.tree.map(
             lambda x: x.reshape(slots * rows, *x.shape[2:]), (inputs.astype(self.dtype), text)
         )
-        scale = jnp.repeat(conditions.guidance, rows)
-        outputs = network(inputs, jnp.repeat(timestep, rows), text, scale)
+        scale, timesteps = jnp.repeat(conditions.guidance, rows), jnp.repeat(timestep, rows)
+        added = None
+        if self.control is not None and conditions.control is not None:
+            scales, control_map = conditions.control.scales, conditions.init_latents.control_map
+            added = self.control.run(weights, scales, inputs, timesteps, text.nets, control_map)
+            text = text.unet
+        outputs = network(inputs, timesteps, text, scale, added)
         outputs = outputs.astype(jnp.float32).reshape(slots, rows, *latents.shape[1:])
         return apply_guidance(
             outputs, conditions.guidance, conditions.guidance_rescale, conditions.image_guidance
         )
 
     def _merge(self, weights: Params, lora_scales: jax.Array | None) -> UNet:
+        weights = weights if self.control is None else weights[UNET]
         return cast(UNet, merge_network(self.unet, weights, lora_scales))

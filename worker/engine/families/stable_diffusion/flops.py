@@ -12,7 +12,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
-from imagefleet.worker.engine.families.stable_diffusion.unet import PromptContext
+from imagefleet.worker.engine.families.stable_diffusion.unet_encoder import PromptContext
 from imagefleet.worker.engine.networks.matmul_flops import (
     ImageFlops,
     abstract_array,

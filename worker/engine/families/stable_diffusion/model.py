@@ -16,6 +16,16 @@ from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.contract.unfinished_latents import LatentFormat
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
+from imagefleet.worker.engine.families.stable_diffusion.control_net import ControlNet
+from imagefleet.worker.engine.families.stable_diffusion.control_net_files import (
+    ControlNetFiles,
+    read_control_nets,
+)
+from imagefleet.worker.engine.families.stable_diffusion.control_nets import (
+    NETS,
+    UNET,
+    StableDiffusionControlNets,
+)
 from imagefleet.worker.engine.families.stable_diffusion.denoiser import StableDiffusionDenoiser
 from imagefleet.worker.engine.families.stable_diffusion.flops import image_flops
 from imagefleet.worker.engine.families.stable_diffusion.lora_names import LORA_NAMES
@@ -35,6 +45,9 @@ from imagefleet.worker.engine.networks.latent_scale import LatentScale
 from imagefleet.worker.engine.networks.matmul_flops import ImageFlops
 from imagefleet.worker.engine.networks.safety import SafetyChecker
 from imagefleet.worker.engine.networks.vae import Vae
+from imagefleet.worker.engine.options.control_net_options import (
+    ControlNetOption,
+)
 from imagefleet.worker.engine.options.textual_inversion_options import (
     LoadedInversion,
     TextualInversionOption,
@@ -59,6 +72,8 @@ class StableDiffusion:
     vectors: Mapping[str, VectorsById] = field(default_factory=dict, repr=False)
     """It has the vectors of textual inversions, by text encoder."""
     lora_names: LoraNames = LORA_NAMES
+    nets: tuple[ControlNetFiles, ...] = ()
+    """These are the ControlNets that jobs may use."""
 
     @property
     def default_steps(self) -> int:
@@ -128,6 +143,13 @@ class StableDiffusion:
             vectors=added,
         )
 
+    def with_control_nets(self, options: Sequence[ControlNetOption]) -> Self:
+        return replace(self, nets=read_control_nets(options, self.configs))
+
+    @property
+    def controlnets(self) -> dict[str, str]:
+        return {net.name: net.files.digest() for net in self.nets}
+
     def with_int8_weights(self) -> Self:
         raise ConfigurationError(
             "IMAGEFLEET_INT8_WEIGHTS: models of Stable Diffusion have no weights of 8 bits here; "
@@ -146,16 +168,20 @@ class StableDiffusion:
         networks[_VAE] = abstract_network(Vae, configs.vae)
         if configs.safety is not None:
             networks[_SAFETY] = abstract_network(SafetyChecker, configs.safety)
+        for net in self.nets:
+            networks[net.network] = abstract_network(ControlNet, net.config)
         return networks
 
     def open_weights(
         self, files: CheckpointFiles, keys: Mapping[str, Sequence[str]]
     ) -> dict[str, TensorFiles]:
-        opened = files.open_weights(tuple(keys), keys)
+        of_nets = {net.network: net.open_weights() for net in self.nets}
+        own = {name: listed for name, listed in keys.items() if name not in of_nets}
+        opened = files.open_weights(tuple(own), own)
         extended = {
             name: ExtendedEmbedding(opened[name], vectors) for name, vectors in self.vectors.items()
         }
-        return {**opened, **extended}
+        return {**opened, **extended, **of_nets}
 
     def assemble(
         self,
@@ -171,6 +197,14 @@ class StableDiffusion:
             force_zeros_for_empty_prompt=configs.force_zeros_for_empty_prompt,
             is_xl=configs.pipeline.is_xl,
         )
+        unet, control = parameters[_UNET], None
+        if self.nets:
+            control = StableDiffusionControlNets(
+                graphs=tuple(graphs[net.network] for net in self.nets),
+                width=configs.unet.block_out_channels[0],
+                dtype=dtype,
+            )
+            unet = {UNET: unet, NETS: [parameters[net.network] for net in self.nets]}
         programs = DiffusionPrograms(
             denoiser=StableDiffusionDenoiser(
                 prompt_encoder=prompt_encoder,
@@ -178,6 +212,7 @@ class StableDiffusion:
                 dtype=dtype,
                 image_input=configs.pipeline.image_input,
                 has_aesthetic_scores=configs.pipeline.has_aesthetic_scores,
+                control=control,
             ),
             vae=graphs[_VAE],
             safety=graphs.get(_SAFETY),
@@ -185,10 +220,11 @@ class StableDiffusion:
             latent_scale=LatentScale.of(configs.vae),
             pixels_per_latent=configs.vae.downsampling,
             dtype=dtype,
+            control=control,
         )
         weights = Weights(
             text=tuple(parameters[name] for name in text_encoders),
-            denoiser=parameters[_UNET],
+            denoiser=unet,
             vae=parameters[_VAE],
             safety=parameters.get(_SAFETY),
         )
@@ -197,7 +233,7 @@ class StableDiffusion:
     def workspace_bytes(
         self, networks: Mapping[str, nnx.Module], shape: Shape, workload: Workload
     ) -> int:
-        return workspace_bytes(self.configs, networks, shape, workload)
+        return workspace_bytes(self.configs, networks, shape, workload, control_nets=len(self.nets))
 
     def flops(
         self, networks: Mapping[str, nnx.Module], shape: Shape, prompt_chunks: int = 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from imagefleet.worker.engine.checkpoint.config_reader import SILU_NAMES, ConfigReader, Json
+from imagefleet.worker.engine.families.stable_diffusion.text_time_config import TextTimeConfig
 
 _HAS_ATTENTION: Final = {
     "DownBlock2D": False,
@@ -48,7 +49,7 @@ class UNetConfig:
     """It is in the order of the file: the coarsest level first."""
     heads: tuple[int, ...]
     cross_attention_dim: int
-    text_time: "TextTimeConfig | None"
+    text_time: TextTimeConfig | None
     norm_num_groups: int
     norm_eps: float
     flip_sin_to_cos: bool
@@ -59,12 +60,18 @@ class UNetConfig:
 
     @classmethod
     def from_json(
-        cls, config: Json, *, old_sample_size: int | None = None, time_ids: int = TIME_IDS
+        cls,
+        config: Json,
+        *,
+        old_sample_size: int | None = None,
+        time_ids: int = TIME_IDS,
+        file: str = "unet/config.json",
     ) -> Self:
         """Read the config.
 
         Args:
             config: The parsed JSON.
+            file: Its name, for errors.
             time_ids: How many numbers about the image the pipeline gives to a `text_time` UNet.
             old_sample_size: The least `sample_size` of a file that diffusers 0.8 or older wrote.
                 None: the file is right.
@@ -72,7 +79,7 @@ class UNetConfig:
         Raises:
             CheckpointError: Fields are missing or unsupported.
         """
-        fields = ConfigReader("unet/config.json", config)
+        fields = ConfigReader(file, config)
         channels = fields.counts("block_out_channels", (320, 640, 1280, 1280))
         levels = len(channels)
         _require_supported(fields, levels)
@@ -118,43 +125,21 @@ class UNetConfig:
         return tuple(map(any, zip(down_and_mid, reversed(self.up_has_attention), strict=False)))
 
     @property
+    def skip_widths(self) -> tuple[int, ...]:
+        """Return the channels of each map that the up blocks read, the finest first."""
+        *finer, _ = range(len(self.block_out_channels))
+        maps = [
+            [width] * (layers + (level in finer))
+            for level, (width, layers) in enumerate(
+                zip(self.block_out_channels, self.layers_per_block, strict=True)
+            )
+        ]
+        return (self.block_out_channels[0], *(width for widths in maps for width in widths))
+
+    @property
     def downsampling(self) -> int:
         """Return the number by which height and width of the latents must be divisible."""
         return 1 << (len(self.block_out_channels) - 1)
-
-
-@dataclass(frozen=True)
-class TextTimeConfig:
-    """It has the widths of SDXL's `text_time` embedding, which is added to the timestep's.
-
-    It embeds the pooled state of the prompt and some numbers about the image, as its size.
-    """
-
-    pooled: int
-    """It is the width of the pooled state of the prompt."""
-    sinusoids: int
-    """It is the width of the embedding of each of the numbers."""
-    time_ids: int
-    """It is the number of these numbers."""
-
-    @classmethod
-    def read(cls, fields: ConfigReader, time_ids: int) -> Self | None:
-        """Return the widths. None if the UNet has no such embedding."""
-        embed_type = fields.choice("addition_embed_type", None, (None, "text_time"))
-        names = ("addition_time_embed_dim", "projection_class_embeddings_input_dim")
-        if embed_type is None:
-            fields.ignore(*names)
-            return None
-        sinusoids, width = (fields.count(name) for name in names)
-        if (pooled := width - time_ids * sinusoids) < 1:
-            fields.add_error(
-                f"{names[1]}={width} must be more than {time_ids} x {names[0]}={sinusoids}"
-            )
-        return cls(pooled, sinusoids, time_ids)
-
-    @property
-    def width(self) -> int:
-        return self.pooled + self.time_ids * self.sinusoids
 
 
 @dataclass(frozen=True)
