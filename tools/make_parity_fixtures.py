@@ -11,12 +11,12 @@ The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with
 `expected.safetensors`; `edits.safetensors`, `clip_skips.safetensors`,
 `guidance_rescales.safetensors`, `weighted_prompts.safetensors`, `samplers.safetensors`,
 `flow_samplers.safetensors`; the names and shapes of the weights of published models; the answers
-for well-known checkpoints (`known`), and for SDXL's base and refiner together
-(`ensemble.safetensors`); `loras`; textual inversions (`inversions`); ControlNets (`controlnets`);
-images with the bundled model's LoRA (`outline`); images with the second bundled model
-(`shapes_dit`); the hidden states of text encoders (`qwen3.safetensors` and `t5.safetensors`); and
-the answers for flow models (`z_image.safetensors`, `flux1.safetensors`, `flux2_klein.safetensors`
-and `flux2_klein_references.safetensors`). The tests that read them need
+for well-known checkpoints (`known` and `known_flux1.safetensors`), and for SDXL's base and refiner
+together (`ensemble.safetensors`); `loras`; textual inversions (`inversions`); ControlNets
+(`controlnets`); images with the bundled model's LoRA (`outline`); images with the second bundled
+model (`shapes_dit`); the hidden states of text encoders (`qwen3.safetensors` and
+`t5.safetensors`); and the answers for flow models (`z_image.safetensors`, `flux1.safetensors`,
+`flux2_klein.safetensors` and `flux2_klein_references.safetensors`). The tests that read them need
 no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
@@ -46,6 +46,7 @@ from tools.parity.edits import edits
 from tools.parity.flow.flux1_truth import flux1_answers
 from tools.parity.flow.flux2_klein_reference_truth import flux2_klein_references
 from tools.parity.flow.flux2_klein_truth import flux2_klein_answers
+from tools.parity.flow.known_flux1_truth import known_flux1_answers
 from tools.parity.flow.qwen_truth import qwen_states
 from tools.parity.flow.schedule_truth import flow_runs
 from tools.parity.flow.t5_truth import t5_states
@@ -134,6 +135,10 @@ def write_flux1(target: Path) -> None:
     save_file(flux1_answers(), target)
 
 
+def write_known_flux1(target: Path) -> None:
+    save_file(known_flux1_answers(), target)
+
+
 def write_z_image(target: Path) -> None:
     save_file(z_image_answers(), target)
 
@@ -192,6 +197,7 @@ PARTS = {
     "qwen3.safetensors": write_qwen3,
     "t5.safetensors": write_t5,
     "flux1.safetensors": write_flux1,
+    "known_flux1.safetensors": write_known_flux1,
     "z_image.safetensors": write_z_image,
     "flux2_klein.safetensors": write_flux2_klein,
     "flux2_klein_references.safetensors": write_flux2_klein_references,

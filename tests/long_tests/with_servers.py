@@ -537,6 +537,7 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
             ],
         ),
     ],
+    "integration/test_flux1_worker.py": [Long("test_flux1_engine.py runs it", [EVERY])],
     "integration/test_flux2_klein_worker.py": [
         Long("test_flux2_klein_engine.py runs it", [EVERY]),
     ],

@@ -41,6 +41,7 @@ from tools.parity.flow import (
     z_image_case,
     z_image_loras,
 )
+from tools.parity.known.write import init_image, inpaint_mask
 
 SLOTS: Final = 2
 
@@ -114,13 +115,33 @@ class FlowFamily:
         images = oracle.images(pairs, table, noise, guidance, beside_guided=beside_guided)
         self.check_near(images, f"image|{guidance}")
 
-    def check_variant(self, folder: Path, name: str) -> None:
-        """Check an image of another config."""
-        variant = self.case.VARIANTS[name]
+    def check_variant(self, folder: Path, name: str, variant: Any = None) -> None:
+        """Check an image of another config: a variant, or that of this name."""
+        variant = variant or self.case.VARIANTS[name]
         oracle = self.oracle(folder, variant)
         table = step_table("euler", oracle.model.noise_schedule(oracle.shape), variant.steps)
         pair = (self.case.NEGATIVES[1], variant.prompt)
         self.check_near(oracle.images([pair], table, variant.noise, variant.guidance), name)
+
+    def check_image_from_image(
+        self, oracle: FlowOracle, name: str, strength: float, *, is_masked: bool
+    ) -> None:
+        """Check an image of the first prompt that starts from an image, or fills a part of it."""
+        case, shape, noise = self.case, self.shape, self.answers["noise"][:1]
+        left = oracle.model.image_use.default_strengths.steps_left(case.STEPS, strength)
+        schedule = oracle.model.noise_schedule(shape)
+        table = step_table("euler", schedule, case.STEPS, case.STEPS - left)
+        images = oracle.empty(1).init_images(shape)
+        images = images._replace(pixels=init_image(shape.width)[: shape.height][None])
+        if is_masked:
+            mask = inpaint_mask(shape.width)[: shape.height]
+            images = images._replace(inpaint_mask=mask[None, :, :, None] > 0)
+        drawn = jnp.asarray(np.moveaxis(noise, 1, -1))
+        with patch.object(diffusion_programs, "normal", lambda *_: drawn):
+            init_latents = oracle.programs.encode(oracle.weights, images)
+        pair = (case.NEGATIVES[0], case.PROMPTS[0])
+        made = oracle.images([pair], table, noise, case.GUIDANCES[-1], init_latents)
+        self.check_near(made, name)
 
     def check_near(self, images: NDArray[np.int_], name: str) -> None:
         """Check that no value is more than one level off, and few are."""
@@ -132,10 +153,14 @@ class FlowFamily:
         """Check the image of weights into which the files of a case, in a folder, are merged."""
         options = self.lora_options(loras, self.loras.CASES[case])
         oracle = FlowOracle.read(checkpoint, self.shape, ModelOptions(loras=options))
+        self.check_first_image(oracle, f"lora|{case}")
+
+    def check_first_image(self, oracle: FlowOracle, name: str) -> None:
+        """Check the image of the first prompt with the last guidance scale."""
         table = step_table("euler", oracle.model.noise_schedule(self.shape), self.case.STEPS)
         pair, noise = (self.case.NEGATIVES[0], self.case.PROMPTS[0]), self.answers["noise"][:1]
         images = oracle.images([pair], table, noise, self.case.GUIDANCES[-1])
-        self.check(list(images.astype(np.uint8)), [f"lora|{case}"])
+        self.check(list(images.astype(np.uint8)), [name])
 
     # An engine makes images in streams and in whole batches.
 
@@ -239,6 +264,7 @@ class FlowFamily:
 
 
 FLUX1: Final = FlowFamily("FLUX.1", flux1_case, flux1_loras, "flux1.safetensors")
+KNOWN_FLUX1: Final = replace(FLUX1, file="known_flux1.safetensors")
 FLUX2_KLEIN: Final = FlowFamily(
     "FLUX.2 klein", flux2_klein_case, flux2_klein_loras, "flux2_klein.safetensors"
 )

@@ -18,6 +18,7 @@ from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.build_engine import load_networks
+from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.placement.mesh import Placement
@@ -55,7 +56,7 @@ class FlowOracle:
 
     @classmethod
     def read(cls, folder: Path, shape: Shape, options: ModelOptions | None = None) -> "FlowOracle":
-        files = CheckpointFiles(folder)
+        files = open_checkpoint(folder)
         model = read_configs(files)
         programs, weights = load_networks(
             files, model, Placement.of(1), FLOAT32_ON_CPU, options=options

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from typing import Any, Final, cast
-from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +17,20 @@ from imagefleet.worker.engine.families.flux1.denoiser import Flux1Denoiser
 from imagefleet.worker.engine.families.flux1.transformer import Transformer, rotation_of
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.networks.clip_text import ClipText
-from imagefleet.worker.engine.sampling import programs as diffusion_programs
-from imagefleet.worker.engine.schedulers.registry import available, step_table
+from imagefleet.worker.engine.schedulers.registry import available
 from tests.unit.engine.flow_family import FLUX1
 from tests.unit.engine.flow_parity import FlowOracle
 from tests.unit.engine.parity import worst
 from tools.parity.flow.flux1_case import (
     BLOCK_TOKENS,
+    FILL,
+    FILL_STRENGTHS,
     GUIDANCES,
     HEIGHT,
     NEGATIVES,
     PROMPTS,
     SCHNELL,
     STATES_APART,
-    STEPS,
     STRENGTH,
     TIMESTEPS,
     VARIANTS,
@@ -39,7 +38,6 @@ from tools.parity.flow.flux1_case import (
     Variant,
     write_configs,
 )
-from tools.parity.known.write import init_image, inpaint_mask
 
 ANSWERS: Final = FLUX1.answers
 NOISE: Final = ANSWERS["noise"]
@@ -59,6 +57,11 @@ BLOCKS: Final = sorted({key.split(".in.")[0] for key in ANSWERS if ".in." in key
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> FlowOracle:
     return FLUX1.oracle(tmp_path_factory.mktemp("flux1"))
+
+
+@pytest.fixture(scope="module")
+def filling(tmp_path_factory: pytest.TempPathFactory) -> FlowOracle:
+    return FLUX1.oracle(tmp_path_factory.mktemp("fill"), FILL)
 
 
 def _denoiser(oracle: FlowOracle) -> Flux1Denoiser:
@@ -148,18 +151,18 @@ def test_images_that_start_from_an_image_are_those_of_diffusers(
 ) -> None:
     strengths = oracle.model.image_use.default_strengths
     assert (strengths.image, strengths.mask) == (STRENGTH, STRENGTH)
-    left = strengths.steps_left(STEPS, STRENGTH)
-    table = step_table("euler", oracle.model.noise_schedule(SHAPE), STEPS, STEPS - left)
-    images = oracle.empty(1).init_images(SHAPE)
-    images = images._replace(pixels=init_image(WIDTH)[:HEIGHT][None])
-    if name.startswith("inpaint"):
-        mask = inpaint_mask(WIDTH)[:HEIGHT]
-        images = images._replace(inpaint_mask=mask[None, :, :, None] > 0)
-    noise = np.moveaxis(NOISE[:1], 1, -1)
-    with patch.object(diffusion_programs, "normal", lambda *_: jnp.asarray(noise)):
-        init_latents = oracle.programs.encode(oracle.weights, images)
-    made = oracle.images(PAIRS[:1], table, NOISE[:1], GUIDANCES[-1], init_latents)
-    FLUX1.check_near(made, name)
+    FLUX1.check_image_from_image(oracle, name, STRENGTH, is_masked=name.startswith("inpaint"))
+
+
+@pytest.mark.parametrize(("name", "strength"), FILL_STRENGTHS.items())
+def test_images_that_are_filled_are_those_of_diffusers(
+    filling: FlowOracle, name: str, strength: float
+) -> None:
+    """The transformer of FLUX.1 Fill gets the mask and the masked image beside the noise."""
+    use = filling.model.image_use
+    assert (use.required, use.default_strengths.mask) == (("image", "mask_image"), 1.0)
+    assert (filling.model.default_steps, filling.model.default_guidance) == (50, 30.0)
+    FLUX1.check_image_from_image(filling, name, strength, is_masked=True)
 
 
 def test_defaults_are_those_of_the_pipeline_or_of_the_page_of_schnell(tmp_path: Path) -> None:
@@ -196,7 +199,8 @@ def test_schedulers_that_diffusers_runs_with_other_noise_levels_are_not_offered(
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("model_index.json", {"_class_name": "FluxFillPipeline"}, "this engine runs .*FluxPipel"),
+        ("model_index.json", {"_class_name": "FluxControlPipeline"}, "this engine runs .*FluxPip"),
+        ("model_index.json", {"_class_name": "FluxFillPipeline"}, "in_channels.* equal but are 64"),
         ("model_index.json", {"text_encoder_2": [None, None]}, "text_encoder_2 is missing"),
         ("model_index.json", {"vae": ["diffusers", "AutoencoderTiny"]}, "runs AutoencoderKL"),
         (
@@ -204,14 +208,14 @@ def test_schedulers_that_diffusers_runs_with_other_noise_levels_are_not_offered(
             {"tokenizer_2": ["transformers", "LlamaTokenizer"]},
             "runs T5TokenizerFast or T5Tokenizer",
         ),
-        ("transformer/config.json", {"out_channels": 16}, "out_channels=16"),
+        ("transformer/config.json", {"out_channels": 16}, "out_channels.* equal but are 16"),
         ("transformer/config.json", {"patch_size": 2}, "patch_size=2"),
         (
             "transformer/config.json",
             {"axes_dims_rope": [8, 8]},
             r"axes_dims_rope=\[8, 8\] must be three even",
         ),
-        ("transformer/config.json", {"in_channels": 16}, "latent_channels must be equal but are"),
+        ("transformer/config.json", {"in_channels": 16}, "pipeline gives it must be equal but are"),
         ("transformer/config.json", {"joint_attention_dim": 9}, "d_model must be equal but are 9"),
         (
             "transformer/config.json",

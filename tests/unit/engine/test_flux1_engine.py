@@ -15,13 +15,16 @@ from safetensors.numpy import load_file, save_file
 from imagefleet.shared.errors import CheckpointError, InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.jobs.attempt import offer_of
 from tests.unit.engine.flow_family import FLUX1, SLOTS
 from tests.unit.engine.flow_parity import FlowOracle
 from tests.unit.engine.stream_runs import run_stream
+from tools.parity.flow.flux1_case import KONTEXT
 from tools.parity.flow.flux1_loras import CASES
+from tools.parity.known.write import init_image
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +95,22 @@ def test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers(
 ) -> None:
     """The two heads are split over two devices, and each over two of four."""
     FLUX1.check_split(folder, devices, FLUX1.specs() | FLUX1.lora_specs())
+
+
+def test_images_with_and_without_a_reference_image_share_a_stream(tmp_path: Path) -> None:
+    """FLUX.1 Kontext makes the images of FLUX.1 dev where a slot has no image."""
+    folder = FLUX1.write(tmp_path / "model", KONTEXT)
+    with FLUX1.engine(folder, options=ModelOptions()) as engine:
+        use = engine.info.image_use
+        assert (use.takes_image, use.required, use.default_strengths.image) == (True, (), None)
+        plain = FLUX1.specs()["image|3.5"]
+        pixels = init_image(FLUX1.shape.width)[: FLUX1.shape.height]
+        image = InitImage(pixels=pixels, strength=1.0, digest="")
+        specs = [replace(plain, init_image=image), plain, replace(plain, init_image=image), plain]
+        (stream,) = engine.open_streams()
+        images = run_stream(stream, FLUX1.shape, SLOTS, specs)
+        FLUX1.check(images, ["kontext", "image|3.5"] * 2)
+        assert engine.recompiles == 0
 
 
 @pytest.mark.parametrize(("options", "message"), FLUX1.refused_options())

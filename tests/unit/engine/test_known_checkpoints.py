@@ -43,6 +43,7 @@ from tests.unit.engine.parity import (
     worst,
     write_known,
 )
+from tools.parity.flow.known_flux1 import KNOWN_FLUX1
 from tools.parity.fuzz.draft import noise
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.write import (
@@ -122,10 +123,9 @@ def test_a_checkpoint_that_is_refused_is_refused_in_one_sentence(name: str, tmp_
 def test_the_documents_list_the_same_checkpoints_with_the_same_fate() -> None:
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^\| `([^`]+/[^`]+)`[^|]*\| (loads|refused)\b", page, re.MULTILINE))
-    known = {
-        name.partition(" ")[0]: "refused" if checkpoint.refused else "loads"
-        for name, checkpoint in KNOWN.items()
-    }
+    refused = {name.partition(" ")[0]: each.refused for name, each in KNOWN.items()}
+    refused |= {name: each.refused for name, each in KNOWN_FLUX1.items()}
+    known = {name: "refused" if sentence else "loads" for name, sentence in refused.items()}
     assert listed == known
     assert len(known) >= 40
 

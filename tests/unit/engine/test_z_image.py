@@ -30,7 +30,6 @@ from imagefleet.worker.engine.families.z_image.transformer_config import Transfo
 from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.rotary import Rotation
 from imagefleet.worker.engine.placement.mesh import Placement
-from imagefleet.worker.engine.sampling import programs as diffusion_programs
 from imagefleet.worker.engine.schedulers.registry import step_table
 from tests.unit.engine.flow_family import Z_IMAGE
 from tests.unit.engine.flow_parity import FlowOracle
@@ -52,7 +51,7 @@ from tools.parity.flow.z_image_case import (
     full_inputs,
     write_configs,
 )
-from tools.parity.known.write import draw, init_image, inpaint_mask
+from tools.parity.known.write import draw
 
 ANSWERS: Final = Z_IMAGE.answers
 NOISE: Final = ANSWERS["noise"]
@@ -225,18 +224,7 @@ def test_a_strength_leaves_out_as_many_steps_as_in_diffusers(oracle: FlowOracle,
 def test_images_that_start_from_an_image_are_those_of_diffusers(
     oracle: FlowOracle, name: str
 ) -> None:
-    left = oracle.model.image_use.default_strengths.steps_left(STEPS, STRENGTH)
-    table = step_table("euler", oracle.model.noise_schedule(SHAPE), STEPS, STEPS - left)
-    images = oracle.empty(1).init_images(SHAPE)
-    images = images._replace(pixels=init_image(WIDTH)[:HEIGHT][None])
-    if name == "inpaint":
-        mask = inpaint_mask(WIDTH)[:HEIGHT]
-        images = images._replace(inpaint_mask=mask[None, :, :, None] > 0)
-    noise = np.moveaxis(NOISE[:1], 1, -1)
-    with patch.object(diffusion_programs, "normal", lambda *_: jnp.asarray(noise)):
-        init_latents = oracle.programs.encode(oracle.weights, images)
-    made = oracle.images(PAIRS[:1], table, NOISE[:1], GUIDANCES[-1], init_latents)
-    Z_IMAGE.check_near(made, name)
+    Z_IMAGE.check_image_from_image(oracle, name, STRENGTH, is_masked=name == "inpaint")
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ STRENGTH: Final = 0.6
 class Variant:
     """What differs from the checkpoint above, and the image that is made."""
 
+    index: Mapping[str, Any] = field(default_factory=dict)
     transformer: Mapping[str, Any] = field(default_factory=dict)
     clip: Mapping[str, Any] = field(default_factory=dict)
     t5: Mapping[str, Any] = field(default_factory=dict)
@@ -201,9 +202,20 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     ),
 }
 
+FILL: Final = Variant(
+    index={"_class_name": "FluxFillPipeline"},
+    transformer={
+        "in_channels": 4 * (2 * CHANNELS + DOWNSAMPLING**2),
+        "out_channels": 4 * CHANNELS,
+    },
+)
+KONTEXT: Final = Variant(index={"_class_name": "FluxKontextPipeline"})
+FILL_STRENGTHS: Final = {"fill": 1.0, "fill in part": STRENGTH}
+
 
 def write_configs(folder: Path, variant: Variant | None = None) -> None:
     """Write all files of a checkpoint but its weights."""
-    write_files(folder, INDEX, (variant or Variant()).configs, tokenizers={})
+    variant = variant or Variant()
+    write_files(folder, {**INDEX, **variant.index}, variant.configs, tokenizers={})
     shutil.copytree(_CLIP_TOKENIZER, folder / "tokenizer", dirs_exist_ok=True)
     write_tokenizer(folder / "tokenizer_2")

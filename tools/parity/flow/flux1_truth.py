@@ -13,14 +13,21 @@ from unittest.mock import patch
 import torch
 from diffusers import (
     AutoencoderKL,
+    DiffusionPipeline,
     FluxImg2ImgPipeline,
     FluxInpaintPipeline,
     FluxPipeline,
     FluxTransformer2DModel,
 )
+from diffusers.loaders.single_file_utils import convert_sd3_t5_checkpoint_to_diffusers
 from diffusers.models.autoencoders import vae
-from diffusers.pipelines.flux import pipeline_flux_img2img, pipeline_flux_inpaint
+from diffusers.pipelines.flux import (
+    pipeline_flux_fill,
+    pipeline_flux_img2img,
+    pipeline_flux_inpaint,
+)
 from PIL import Image
+from safetensors.torch import load_file
 from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 
 from tools.parity.checkpoints import Tensors
@@ -29,8 +36,11 @@ from tools.parity.flow.flux1_case import (
     BLOCK_TOKENS,
     CHANNELS,
     DOWNSAMPLING,
+    FILL,
+    FILL_STRENGTHS,
     GUIDANCES,
     HEIGHT,
+    KONTEXT,
     PROMPTS,
     STATES_APART,
     STEPS,
@@ -43,6 +53,7 @@ from tools.parity.flow.flux1_case import (
 )
 from tools.parity.flow.flux1_converters import narrow_converters
 from tools.parity.flow.flux1_loras import CASES, weights_of, write_loras
+from tools.parity.flow.flux1_single_file import write_single_file
 from tools.parity.flow.t5_truth import encoder_shapes
 from tools.parity.known.write import init_image, inpaint_mask
 from tools.parity.levels import to_levels
@@ -51,7 +62,7 @@ _SIZE = (CHANNELS, HEIGHT // DOWNSAMPLING, WIDTH // DOWNSAMPLING)
 _BLOCKS = ("transformer_blocks", "single_transformer_blocks")
 
 
-def load_pipeline(variant: Variant | None = None) -> FluxPipeline:
+def load_pipeline(variant: Variant | None = None) -> Any:
     """Write the checkpoint, and let diffusers read it."""
     configs = (variant or Variant()).configs
     networks = {
@@ -66,7 +77,7 @@ def load_pipeline(variant: Variant | None = None) -> FluxPipeline:
             shapes = {key: tuple(each.shape) for key, each in network.named_parameters()}
             write_weights(Path(folder), name, shapes)
         write_weights(Path(folder), "text_encoder_2", encoder_shapes(t5))
-        pipeline = FluxPipeline.from_pretrained(folder, torch_dtype=torch.float32)
+        pipeline = DiffusionPipeline.from_pretrained(folder, torch_dtype=torch.float32)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 
@@ -132,7 +143,51 @@ def _from_images(pipeline: FluxPipeline) -> Tensors:
             other = kind(**parts)
             other.set_progress_bar_config(disable=True)
             answers[name] = _image(other, GUIDANCES[-1], count=1, image=image, **extra)
+    kontext = load_pipeline(KONTEXT)
+    given = {"image": image, "max_area": HEIGHT * WIDTH, "_auto_resize": False}
+    first = {"latents": _pack(noise()[:1]), **given}
+    answers["kontext"] = _image(kontext, GUIDANCES[-1], count=1, **first)
+    answers["single file"] = _image_of_single_file(pipeline)
+    filling = load_pipeline(FILL)
+    for name, strength in FILL_STRENGTHS.items():
+        answers[name] = filled(filling, strength)
     return answers
+
+
+def _image_of_single_file(pipeline: Any) -> torch.Tensor:
+    """Return the image of the first prompt by a file with all weights."""
+    networks = ("text_encoder", "text_encoder_2", "transformer", "vae")
+    shapes = {
+        name: {key: tuple(each.shape) for key, each in getattr(pipeline, name).named_parameters()}
+        for name in networks
+    }
+    with tempfile.TemporaryDirectory() as folder, narrow_converters():
+        file = write_single_file(Path(folder), shapes)
+        # With transformers 5.23, diffusers leaves norms of T5 without weights.
+        t5 = T5EncoderModel(T5Config(**Variant().configs["text_encoder_2"])).eval()
+        t5.load_state_dict(convert_sd3_t5_checkpoint_to_diffusers(load_file(file)), strict=False)
+        pipeline = FluxPipeline.from_single_file(
+            str(file),
+            config=str(file.with_suffix("")),
+            text_encoder_2=t5,
+            torch_dtype=torch.float32,
+        )
+    pipeline.set_progress_bar_config(disable=True)
+    return _image(pipeline, GUIDANCES[-1], count=1, latents=_pack(noise()[:1]))
+
+
+def filled(pipeline: Any, strength: float) -> torch.Tensor:
+    """Return the image of the first prompt that FLUX.1 Fill makes in the mask."""
+    noises = (vae, pipeline_flux_fill)
+    with ExitStack() as patches:
+        for module in noises:
+            patches.enter_context(
+                patch.object(module, "randn_tensor", lambda *_, **__: noise()[:1])
+            )
+        image = Image.fromarray(init_image(WIDTH)[:HEIGHT])
+        mask = Image.fromarray(inpaint_mask(WIDTH)[:HEIGHT])
+        given = {"image": image, "mask_image": mask, "strength": strength}
+        return _image(pipeline, GUIDANCES[-1], count=1, **given)
 
 
 def _transformer(pipeline: FluxPipeline) -> Tensors:
@@ -178,8 +233,8 @@ def _pack(latents: torch.Tensor) -> torch.Tensor:
     return FluxPipeline._pack_latents(latents, *latents.shape)
 
 
-def image_of(variant: Variant) -> torch.Tensor:
-    """Return the image of a case, uint8 `[1, h, w, 3]`."""
+def image_of(variant: Variant, **given: Any) -> torch.Tensor:
+    """Return the image of a case, uint8 `[1, h, w, 3]`. `given` are arguments of the pipeline."""
     return _image(
         load_pipeline(variant),
         variant.guidance,
@@ -189,6 +244,7 @@ def image_of(variant: Variant) -> torch.Tensor:
         num_inference_steps=variant.steps,
         latents=_pack(torch.from_numpy(variant.noise)),
         max_sequence_length=variant.text_length,
+        **given,
     )
 
 

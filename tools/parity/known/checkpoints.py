@@ -187,7 +187,6 @@ KNOWN: Final[Mapping[str, KnownCheckpoint]] = {
     ),
     # Others
     "stabilityai/stable-diffusion-3-medium-diffusers": _other("StableDiffusion3Pipeline"),
-    "black-forest-labs/FLUX.1-schnell": _other("FluxPipeline"),
     "PixArt-alpha/PixArt-XL-2-1024-MS": _other("PixArtAlphaPipeline"),
     "Kwai-Kolors/Kolors-diffusers": _other("KolorsPipeline"),
     "DeepFloyd/IF-I-XL-v1.0": _other("IFPipeline"),

@@ -44,9 +44,13 @@ def original_tensors(name: str, shapes: Mapping[str, Shapes]) -> dict[str, NDArr
     for network, of_network in shapes.items():
         current = {current_name(key): shape for key, shape in of_network.items()}
         for key, origin in origins(network, current, SINGLE_FILES[name]).items():
-            shape = _stored_shape(current[key], origin)
-            tensors[origin.key] = draw("single", origin.key, shape)
+            tensors[origin.key] = draw_stored(current[key], origin)
     return tensors
+
+
+def draw_stored(shape: tuple[int, ...], origin: Origin) -> NDArray[np.float32]:
+    """Draw the tensor of a file in which a weight of this shape is."""
+    return draw("single", origin.key, _stored_shape(shape, origin))
 
 
 def content_digest(tensors: Mapping[str, NDArray[np.float32]]) -> str:
@@ -61,4 +65,7 @@ def content_digest(tensors: Mapping[str, NDArray[np.float32]]) -> str:
 def _stored_shape(shape: tuple[int, ...], origin: Origin) -> tuple[int, ...]:
     if origin.transposed:
         return shape[::-1]
-    return shape if origin.third is None else (3 * shape[0], *shape[1:])
+    if origin.part is None:
+        return shape
+    _, count, parts = origin.part
+    return (shape[0] * parts // count, *shape[1:])

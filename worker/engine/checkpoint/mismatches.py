@@ -24,7 +24,7 @@ _FOREIGN_KEYS: Final = (
         "a video model, which this engine does not run",
     ),
     (
-        r"\bscaled_fp8\b|\.scale_weight\b|\.weight_scale\b",
+        r"\bscaled_fp8\b|\.scale_(weight|input)\b|\.(weight|input)_scale\b",
         "a model in fp8 whose weights have scales of their own, which this engine does not read; "
         "plain fp8 is read",
     ),
@@ -43,6 +43,16 @@ class Mismatches:
     """It is the likely reason, if there is any such key."""
 
 
+def foreign_kind(keys: Iterable[str], *, is_one_file: bool = False) -> str | None:
+    """Return what a file of these keys is, if it is none of a whole network's weights.
+
+    `is_one_file` says that the file is expected to be in the original format of one file.
+    """
+    listed = " ".join(keys)
+    patterns = _FOREIGN_KEYS[1:] if is_one_file else _FOREIGN_KEYS
+    return next((kind for pattern, kind in patterns if re.search(pattern, listed)), None)
+
+
 def likely_reason(network: str, stored_keys: Iterable[str], missing: float) -> str:
     """Return why the keys of a network's files do not match.
 
@@ -51,10 +61,8 @@ def likely_reason(network: str, stored_keys: Iterable[str], missing: float) -> s
         stored_keys: The keys in its files.
         missing: The share of the network's weights that the files lack.
     """
-    stored = " ".join(stored_keys)
-    for pattern, reason in _FOREIGN_KEYS:
-        if re.search(pattern, stored):
-            return f"the file of {network} looks like {reason}"
+    if kind := foreign_kind(stored_keys):
+        return f"the file of {network} looks like {kind}"
     if missing == 1:
         return f"the file of {network} has none of its weights: it is of another network"
     return f"{network}/config.json and the file of {network} are of different models"

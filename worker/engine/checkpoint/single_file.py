@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
@@ -19,6 +20,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     CheckpointFiles,
     sha256_of_file,
 )
+from imagefleet.worker.engine.checkpoint.mismatches import foreign_kind
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 
 ENDING: Final = ".safetensors"
@@ -45,9 +47,12 @@ class Origin:
     """It says where a tensor is in a file."""
 
     key: str
-    third: int | None = None
-    """If queries, keys and values are one tensor, it says which third of the rows this one is."""
+    part: tuple[int, int, int] | None = None
+    """If several weights are one tensor, as queries, keys and values: which of its equal parts is
+    the first of this one, how many this one has, and how many there are."""
     transposed: bool = False
+    swaps_halves: bool = False
+    """Whether the second half of its rows comes first."""
 
 
 class OriginalFormat(Protocol):
@@ -77,8 +82,9 @@ class OriginalFormat(Protocol):
     def is_read(self, key: str) -> bool:
         """Return whether a key of a file is a weight that diffusers reads."""
 
-    def check_training(self, file: Path, whole: TensorFiles, files: CheckpointFiles) -> None:
-        """Check what the file says of its model's training against the configs.
+    def check(self, file: Path, whole: TensorFiles, files: CheckpointFiles) -> None:
+        """Check that the file has all parts of its model, and what it says of its training against
+        the configs.
 
         Args:
             file: The path, for errors.
@@ -86,7 +92,7 @@ class OriginalFormat(Protocol):
             files: Those with the configs.
 
         Raises:
-            CheckpointError: They contradict each other.
+            CheckpointError: A part is missing, or the configs are of another model.
         """
 
 
@@ -114,11 +120,11 @@ class SingleFile(CheckpointFiles):
             keys: By network: the keys that it has.
 
         Raises:
-            CheckpointError: The file is damaged, or has weights that no network has, or its model
-                was trained for another scheduler.
+            CheckpointError: The file is damaged, or has weights that no network has, or does not
+                fit its configs.
         """
         whole, found = TensorFiles([self._file]), {}
-        self._format.check_training(self._file, whole, self)
+        self._format.check(self._file, whole, self)
         read: set[str] = set()
         for network in networks:
             places = self._format.origins(network, (keys or {}).get(network, ()), whole.shapes)
@@ -126,9 +132,11 @@ class SingleFile(CheckpointFiles):
             read |= {origin.key for origin in places.values()}
         unread = sorted(key for key in whole.shapes.keys() - read if self._format.is_read(key))
         if unread:
+            kind = foreign_kind(unread, is_one_file=True)
             raise CheckpointError(
                 f"{self._file} has {len(unread)} weights that the configs in {self.folder} do not "
-                f"name, the first {', '.join(unread[:_LISTED])}; take the file of the same model"
+                f"name, the first {', '.join(unread[:_LISTED])}; "
+                + (f"it looks like {kind}" if kind else "take the file of the same model")
             )
         return {**found}
 
@@ -156,10 +164,13 @@ class OriginalTensors(TensorFiles):
         place = self._places[key]
         if place.transposed:
             return self._whole.read_slice(place.key, index[::-1]).T
-        if place.third is not None:
-            rows = self.shapes[key][0]
+        if place.swaps_halves:
+            columns = self._whole.read_slice(place.key, (slice(None), *index[1:]))
+            return np.roll(columns, len(columns) // 2, axis=0)[index[0]]
+        if place.part is not None:
+            (number, count, _), rows = place.part, self.shapes[key][0]
             start, stop, _ = index[0].indices(rows)
-            first = place.third * rows
+            first = number * rows // count
             index = (slice(first + start, first + stop), *index[1:])
         return self._whole.read_slice(place.key, index)
 
@@ -167,4 +178,7 @@ class OriginalTensors(TensorFiles):
 def _shape(stored: tuple[int, ...], place: Origin) -> tuple[int, ...]:
     if place.transposed:
         return stored[::-1]
-    return stored if place.third is None else (stored[0] // 3, *stored[1:])
+    if place.part is None:
+        return stored
+    _, count, parts = place.part
+    return (stored[0] * count // parts, *stored[1:])

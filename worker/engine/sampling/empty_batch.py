@@ -149,7 +149,7 @@ class EmptyBatch:
         """Return the init latents of a batch in which no slot has an init image."""
         factor = self.pixels_per_latent
         size = (self.slots, shape.height // factor, shape.width // factor)
-        channels = self.image_input.channels(self.latent_channels)
+        channels = self.image_input.channels(self.latent_channels, factor)
         return InitLatents(
             latents=np.zeros((*size, self.latent_channels), np.float32),
             inpaint_mask=np.ones((*size, 1), np.bool_),

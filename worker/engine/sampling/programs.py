@@ -62,13 +62,25 @@ class DiffusionPrograms:
         mask = init_images.inpaint_mask[:, every, every]
         image, image_input = None, self.denoiser.image_input
         if image_input.is_whole:
-            image = mean  # as in diffusers, without noise and not scaled
-        elif image_input is ImageInput.MASKED:
+            image = mean  # as in diffusers, without noise, and of instruct-pix2pix not scaled
+            if image_input is ImageInput.REFERENCE:
+                image = self.latent_scale.scale(mean)
+        elif image_input.is_masked:
             kept = jnp.where(init_images.inpaint_mask, 0, pixels)
             use = NoiseUse.MASKED_ENCODING
             _, kept_latents = self._sample_latents(weights, kept, init_images, use)
-            image = jnp.concatenate([mask.astype(jnp.float32), kept_latents], axis=-1)
+            parts = [mask, kept_latents]
+            if image_input is ImageInput.FILLED:
+                parts = [kept_latents, self._pixels_of_latents(init_images.inpaint_mask)]
+            image = jnp.concatenate([each.astype(jnp.float32) for each in parts], axis=-1)
         return InitLatents(latents, mask, image)
+
+    def _pixels_of_latents(self, mask: jax.Array) -> jax.Array:
+        """Reshape a mask `[b, H, W, 1]` to `[b, h, w, p p]`: the p p pixels of each latent."""
+        side = self.pixels_per_latent
+        slots, height, width, _ = mask.shape
+        squares = mask.reshape(slots, height // side, side, width // side, side)
+        return squares.transpose(0, 1, 3, 2, 4).reshape(*squares.shape[:2], width // side, -1)
 
     def _sample_latents(
         self, weights: Weights, pixels: jax.Array, init_images: InitImages, use: NoiseUse

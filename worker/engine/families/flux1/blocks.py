@@ -46,7 +46,12 @@ class DoubleBlock(nnx.Module):
         self.ff_context = FeedForward(config)
 
     def __call__(
-        self, text: jax.Array, image: jax.Array, time: jax.Array, rotation: Rotation
+        self,
+        text: jax.Array,
+        image: jax.Array,
+        time: jax.Array,
+        rotation: Rotation,
+        mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """Map the tokens of the text `[b, t, d]` and of the image `[b, n - t, d]`.
 
@@ -55,10 +60,11 @@ class DoubleBlock(nnx.Module):
             image: Of each row.
             time: The embedded times `[b, d]`.
             rotation: For all tokens, those of the text first.
+            mask: bool `[b, n]`: the tokens that are attended to. None: all.
         """
         of_image, of_text = self.norm1(time), self.norm1_context(time)
         inputs = of_text[0].normalized(text, EPSILON), of_image[0].normalized(image, EPSILON)
-        from_text, from_image = self.attn(*inputs, rotation, None)
+        from_text, from_image = self.attn(*inputs, rotation, mask)
         text += of_text[0].gate * from_text
         image += of_image[0].gate * from_image
         image += of_image[1].gate * self.ff(of_image[1].normalized(image, EPSILON))
@@ -77,10 +83,10 @@ class SelfAttention(nnx.Module):
         self.norm_q = RmsNorm(config.attention_head_dim, EPSILON)
         self.norm_k = RmsNorm(config.attention_head_dim, EPSILON)
 
-    def __call__(self, x: jax.Array, rotation: Rotation) -> jax.Array:
+    def __call__(self, x: jax.Array, rotation: Rotation, mask: jax.Array | None) -> jax.Array:
         q = place_heads(self.to_q(x), self.norm_q, rotation, heads=self.heads)
         k = place_heads(self.to_k(x), self.norm_k, rotation, heads=self.heads)
-        return attention(q, k, self.to_v(x), heads=self.heads)
+        return attention(q, k, self.to_v(x), heads=self.heads, mask=mask)
 
 
 class SingleBlock(nnx.Module):
@@ -92,9 +98,11 @@ class SingleBlock(nnx.Module):
         self.proj_mlp = linear(config.width, config.inner_width)
         self.proj_out = linear(config.width + config.inner_width, config.width)
 
-    def __call__(self, x: jax.Array, time: jax.Array, rotation: Rotation) -> jax.Array:
-        """Map the tokens of the text and of the image after it, `[b, n, d]`."""
+    def __call__(
+        self, x: jax.Array, time: jax.Array, rotation: Rotation, mask: jax.Array | None = None
+    ) -> jax.Array:
+        """Map the tokens of the text and of the image after it, `[b, n, d]`. See `DoubleBlock`."""
         (modulated,) = self.norm(time)
         inputs = modulated.normalized(x, EPSILON)
-        hidden = [self.attn(inputs, rotation), _gelu(self.proj_mlp(inputs))]
+        hidden = [self.attn(inputs, rotation, mask), _gelu(self.proj_mlp(inputs))]
         return x + modulated.gate * self.proj_out(jnp.concatenate(hidden, axis=-1))

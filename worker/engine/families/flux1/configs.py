@@ -6,7 +6,7 @@ each other. This module reads no weights.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Self
+from typing import Self
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
@@ -16,26 +16,29 @@ from imagefleet.worker.engine.checkpoint.index_parts import (
     require_part,
 )
 from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.flux1.parts import (
+    CLIP,
+    CLIP_TOKENIZER,
+    T5,
+    T5_TOKENIZER,
+    TRANSFORMER,
+    VAE,
+)
+from imagefleet.worker.engine.families.flux1.pipelines import PIPELINES, Pipeline
 from imagefleet.worker.engine.families.flux1.transformer_config import TransformerConfig
 from imagefleet.worker.engine.networks.clip_text import ClipTextConfig
 from imagefleet.worker.engine.networks.latent_packing import PATCH
 from imagefleet.worker.engine.networks.t5_text import T5Config
 from imagefleet.worker.engine.networks.vae import VaeConfig
+from imagefleet.worker.engine.sampling.image_input import ImageInput
 from imagefleet.worker.engine.schedulers.flow_schedule import FlowSchedule
-
-PIPELINE: Final = "FluxPipeline"
-CLIP: Final = "text_encoder"
-CLIP_TOKENIZER: Final = "tokenizer"
-T5: Final = "text_encoder_2"
-T5_TOKENIZER: Final = "tokenizer_2"
-TRANSFORMER: Final = "transformer"
-VAE: Final = "vae"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configs:
     """It has the configs of all parts of a checkpoint."""
 
+    pipeline: Pipeline
     clip: ClipTextConfig
     t5: T5Config
     transformer: TransformerConfig
@@ -50,7 +53,8 @@ class Configs:
             CheckpointError: A file is missing, is of an unsupported part, or contradicts another
                 file.
         """
-        require = partial(require_part, files.read_json(INDEX))
+        index = files.read_json(INDEX)
+        require = partial(require_part, index)
         require(CLIP, "transformers", ("CLIPTextModel",))
         require(CLIP_TOKENIZER, "transformers", ("CLIPTokenizer", "CLIPTokenizerFast"))
         require(T5, "transformers", ("T5EncoderModel",))
@@ -62,6 +66,7 @@ class Configs:
             refuse_files_beside(files, encoder)
         clip, t5 = f"{CLIP}/config.json", f"{T5}/config.json"
         configs = cls(
+            pipeline=PIPELINES[str(index["_class_name"])],
             clip=ClipTextConfig.from_json(files.read_json(clip), clip),
             t5=T5Config.from_json(files.read_json(t5), t5),
             transformer=TransformerConfig.from_json(files.read_json(f"{TRANSFORMER}/config.json")),
@@ -76,13 +81,18 @@ class Configs:
     def _require_consistent(self) -> None:
         if self.vae.latents_mean is not None:
             raise CheckpointError(
-                f"vae/config.json: latents_mean and latents_std are set, which {PIPELINE} does not "
-                "read; take the autoencoder of this model"
+                "vae/config.json: latents_mean and latents_std are set, which the pipelines of "
+                "FLUX.1 do not read; take the autoencoder of this model"
             )
         require_equal(
             (
-                "transformer in_channels, four times the autoencoder's latent_channels",
+                "transformer in_channels, four times the channels that the pipeline gives it",
                 self.transformer.in_channels,
+                PATCH**2 * self.input_channels,
+            ),
+            (
+                "transformer out_channels, four times the autoencoder's latent_channels",
+                self.transformer.out_channels,
                 PATCH**2 * self.vae.latent_channels,
             ),
             (
@@ -96,6 +106,14 @@ class Configs:
                 self.clip.hidden_size,
             ),
         )
+
+    @property
+    def input_channels(self) -> int:
+        """Return the channels of the latents that the pipeline gives the transformer."""
+        latents, image_input = self.vae.latent_channels, self.pipeline.image_input
+        if image_input is ImageInput.REFERENCE:
+            return latents  # those of the image are further tokens
+        return latents + image_input.channels(latents, self.vae.downsampling)
 
     @property
     def text_length(self) -> int:

@@ -20,6 +20,7 @@ from imagefleet.worker.engine.families.flux1.text_states import TextStates
 from imagefleet.worker.engine.families.flux1.transformer import EmbeddedText, Transformer
 from imagefleet.worker.engine.networks.clip_text import ClipText
 from imagefleet.worker.engine.networks.lora_layers import merge_network
+from imagefleet.worker.engine.networks.reference_image import Reference
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 
@@ -62,7 +63,15 @@ class Flux1Denoiser:
         """Return the transformer's output, float32 `[b, h, w, c]`."""
         network = self._merge(weights, conditions.lora_scales)
         text = EmbeddedText(*(each[:, 0] for each in conditions.text))
-        output = network(latents.astype(self.dtype), timestep, conditions.guidance, text)
+        if self.image_input is ImageInput.FILLED:
+            image = conditions.init_latents.image_channels
+            latents = jnp.concatenate([latents, image], axis=-1)
+        given: Reference | None = None
+        if reference:
+            image, exists = conditions.init_latents.image_channels, conditions.has_image
+            assert exists is not None, "the model takes reference images"
+            given = Reference(image.astype(self.dtype), exists)
+        output = network(latents.astype(self.dtype), timestep, conditions.guidance, text, given)
         return output.astype(jnp.float32)
 
     def _merge(self, weights: Params, lora_scales: jax.Array | None) -> Transformer:

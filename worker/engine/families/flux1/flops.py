@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.flux1.configs import CLIP, T5, TRANSFORMER, VAE, Configs
+from imagefleet.worker.engine.families.flux1.configs import Configs
+from imagefleet.worker.engine.families.flux1.parts import CLIP, T5, TRANSFORMER, VAE
 from imagefleet.worker.engine.families.flux1.transformer import EmbeddedText, Transformer
 from imagefleet.worker.engine.networks.matmul_flops import (
     ImageFlops,
@@ -25,7 +26,7 @@ from imagefleet.worker.engine.networks.vae import Vae
 def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Shape) -> ImageFlops:
     """Count the FLOPs of an image of this shape. `networks` are from `FamilyModel.networks`."""
     length, factor = configs.text_length, configs.vae.downsampling
-    size = (shape.height // factor, shape.width // factor, configs.vae.latent_channels)
+    height, width = shape.height // factor, shape.width // factor
     embed = call_of(
         networks[TRANSFORMER],
         Transformer.embed_text,
@@ -33,12 +34,16 @@ def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Sha
         abstract_array(1, configs.clip.hidden_size),
     )
     text: EmbeddedText = jax.eval_shape(*embed)
-    number, latents = abstract_array(1, dtype=jnp.float32), abstract_array(1, *size)
+    number, latents = (
+        abstract_array(1, dtype=jnp.float32),
+        abstract_array(1, height, width, configs.input_channels),
+    )
+    image = abstract_array(1, height, width, configs.vae.latent_channels)
     of_clip = abstract_array(1, configs.clip.max_position_embeddings, dtype=jnp.int32)
     return ImageFlops(
         text=network_flops(networks[T5], abstract_array(1, length, dtype=jnp.int32))
         + network_flops(networks[CLIP], of_clip)
         + matmul_flops(*embed),
         step=network_flops(networks[TRANSFORMER], latents, number, number, text),
-        decode=matmul_flops(*call_of(networks[VAE], Vae.decode, latents)),
+        decode=matmul_flops(*call_of(networks[VAE], Vae.decode, image)),
     )

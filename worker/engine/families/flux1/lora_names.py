@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from imagefleet.worker.engine.families.flux1.configs import CLIP, TRANSFORMER
 from imagefleet.worker.engine.families.flux1.original_names import (
     IMAGE_PROJECTIONS,
+    OUTSIDE_BLOCKS,
     TEXT_PROJECTIONS,
     fused_layers,
     original_layer,
 )
+from imagefleet.worker.engine.families.flux1.parts import CLIP, TRANSFORMER
 
 _DIFFUSERS, _KOHYA, _ONE_TRAINER, _PEFT, _X_FLUX = (
     "diffusers'",
@@ -51,7 +52,6 @@ _FUSED_IN_X_FLUX: Final = (
     {"processor.qkv_lora1": IMAGE_PROJECTIONS, "processor.qkv_lora2": TEXT_PROJECTIONS},
     {"processor.qkv": IMAGE_PROJECTIONS},
 )
-_OUTSIDE_BLOCKS: Final = re.compile(r"\w+_embedder|time_text_embed\..+|norm_out\.linear|proj_out")
 _OF_CLIP: Final = re.compile(r"encoder\.layers\.\d+\.(self_attn\.\w+_proj|mlp\.fc[12])")
 
 
@@ -115,7 +115,7 @@ def _names_in_transformer(layer: str) -> Iterator[str]:
         yield from _spelled(original)
     elif layer == "proj_out":
         yield "base_model.model.final_layer.linear"
-    if ".attn.to_" in layer or ".attn.add_" in layer or _OUTSIDE_BLOCKS.fullmatch(layer):
+    if ".attn.to_" in layer or ".attn.add_" in layer or layer in OUTSIDE_BLOCKS:
         yield f"lora_transformer_{layer.replace('.', '_')}"
     if in_x_flux := original_layer(layer, *_IN_X_FLUX):
         yield from (prefix + in_x_flux for prefix in _OF_X_FLUX)

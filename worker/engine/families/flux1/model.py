@@ -2,30 +2,29 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 from flax import nnx
 
-from imagefleet.shared.jobs.default_strengths import DefaultStrengths
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.lora_keys import LoraNames
 from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.flow_model import FlowModel
-from imagefleet.worker.engine.families.flux1.configs import (
+from imagefleet.worker.engine.families.flux1.configs import Configs
+from imagefleet.worker.engine.families.flux1.denoiser import Flux1Denoiser
+from imagefleet.worker.engine.families.flux1.flops import image_flops
+from imagefleet.worker.engine.families.flux1.lora_names import LORA_NAMES
+from imagefleet.worker.engine.families.flux1.parts import (
     CLIP,
     CLIP_TOKENIZER,
     T5,
     T5_TOKENIZER,
     TRANSFORMER,
     VAE,
-    Configs,
 )
-from imagefleet.worker.engine.families.flux1.denoiser import Flux1Denoiser
-from imagefleet.worker.engine.families.flux1.flops import image_flops
-from imagefleet.worker.engine.families.flux1.lora_names import LORA_NAMES
 from imagefleet.worker.engine.families.flux1.text_states import TextStates
 from imagefleet.worker.engine.families.flux1.transformer import Transformer
 from imagefleet.worker.engine.families.flux1.workspace import workspace_bytes
@@ -43,11 +42,6 @@ from imagefleet.worker.engine.tokenizers.clip import ClipTokenizer
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
 from imagefleet.worker.engine.tokenizers.t5 import T5Tokenizer
 
-_IMAGE_USE: Final = ImageUse(
-    default_strengths=DefaultStrengths(image=0.6, mask=0.6, rounds_up=True)
-)
-"""It has the defaults of diffusers' pipelines of FLUX.1."""
-
 
 @dataclass(frozen=True)
 class Flux1(FlowModel):
@@ -57,17 +51,22 @@ class Flux1(FlowModel):
     configs: Configs
     unguided_scale: float = 1.0
     text_networks: tuple[str, ...] = (T5,)
-    image_use: ImageUse = _IMAGE_USE
     lora_names: LoraNames = LORA_NAMES
 
     @property
     def default_steps(self) -> int:
         """Return the steps of diffusers' pipeline, or what the page of schnell has."""
-        return 28 if self.configs.transformer.guidance_embeds else 4
+        configs = self.configs
+        return configs.pipeline.num_inference_steps if configs.transformer.guidance_embeds else 4
 
     @property
     def default_guidance(self) -> float:
-        return 3.5 if self.configs.transformer.guidance_embeds else 1.0
+        configs = self.configs
+        return configs.pipeline.guidance_scale if configs.transformer.guidance_embeds else 1.0
+
+    @property
+    def image_use(self) -> ImageUse:
+        return self.configs.pipeline.image_use
 
     @property
     def pixels_per_latent(self) -> int:
@@ -114,6 +113,7 @@ class Flux1(FlowModel):
                 clip=graphs[CLIP],
                 transformer=graphs[TRANSFORMER],
                 dtype=dtype,
+                image_input=self.configs.pipeline.image_input,
             ),
             vae=graphs[VAE],
             safety=None,

@@ -1,4 +1,4 @@
-"""Name the layers of FLUX.1's blocks as the program of Black Forest Labs does.
+"""Name the layers of FLUX.1's transformer as the program of Black Forest Labs does.
 
 The model was trained with that program. Input: names in diffusers format. Output: the names there,
 where queries, keys and values are one layer, in single blocks together with the first layer of the
@@ -10,6 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 _BLOCK: Final = re.compile(r"(single_)?transformer_blocks\.(\d+)\.(.+)")
+OUTSIDE_BLOCKS: Final[Mapping[str, str]] = {
+    "x_embedder": "img_in",
+    "context_embedder": "txt_in",
+    **{
+        f"time_text_embed.{here}_embedder.linear_{number}": f"{there}_in.{layer}_layer"
+        for here, there in (("timestep", "time"), ("guidance", "guidance"), ("text", "vector"))
+        for number, layer in ((1, "in"), (2, "out"))
+    },
+    "norm_out.linear": "final_layer.adaLN_modulation.1",
+    "proj_out": "final_layer.linear",
+}
 _OF_DOUBLE_BLOCKS: Final[Mapping[str, str]] = {
     "norm1.linear": "img_mod.lin",
     "norm1_context.linear": "txt_mod.lin",

@@ -24,8 +24,9 @@ from imagefleet.worker.engine.families.flux1.transformer_config import (
     TransformerConfig,
 )
 from imagefleet.worker.engine.networks.blocks import linear
-from imagefleet.worker.engine.networks.latent_packing import pack, unpack
+from imagefleet.worker.engine.networks.latent_packing import PATCH, pack, unpack
 from imagefleet.worker.engine.networks.modulation import FinalNorm
+from imagefleet.worker.engine.networks.reference_image import Reference
 from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
 
@@ -97,7 +98,7 @@ class Transformer(nnx.Module):
             SingleBlock(config) for _ in range(config.num_single_layers)
         )
         self.norm_out = FinalNorm(width, EPSILON, use_bias=True)
-        self.proj_out = linear(width, config.in_channels)
+        self.proj_out = linear(width, config.out_channels)
 
     def embed_text(self, states: jax.Array, pooled: jax.Array) -> EmbeddedText:
         """Embed texts, once for all steps.
@@ -111,36 +112,59 @@ class Transformer(nnx.Module):
         )
 
     def __call__(
-        self, latents: jax.Array, timesteps: jax.Array, guidance: jax.Array, text: EmbeddedText
+        self,
+        latents: jax.Array,
+        timesteps: jax.Array,
+        guidance: jax.Array,
+        text: EmbeddedText,
+        reference: Reference | None = None,
     ) -> jax.Array:
         """Predict the velocity from the image to noise, `[b, h, w, c]`.
 
         Args:
-            latents: `[b, h, w, c]`.
+            latents: `[b, h, w, c]`, perhaps with further channels.
             timesteps: float32 `[b]`: 0 is the image, 1000 noise.
             guidance: float32 `[b]`: the guidance scales. Only some models read them.
             text: From `embed_text`.
+            reference: None: no row has one.
         """
-        packed = pack(latents)
-        _, rows, columns, channels = packed.shape
-        image, tokens = self.x_embedder(packed.reshape(len(packed), -1, channels)), text.tokens
+        batch, height, width, _ = latents.shape
+        rows, columns, tokens = height // PATCH, width // PATCH, text.tokens
+        count, end = tokens.shape[1], tokens.shape[1] + rows * columns
+        image = self.x_embedder(_tokens_of(latents))
         time = self.time_text_embed(timesteps, guidance, text.pooled)
-        count = tokens.shape[1]
-        rotation = rotation_of(self.config, count, rows, columns)
+        rotation = rotation_of(self.config, count, rows, columns, reference is not None)
+        mask: jax.Array | None = None
+        if reference is not None:
+            image = jnp.concatenate([image, self.x_embedder(_tokens_of(reference.latents))], axis=1)
+            mask = reference.mask(end, count + image.shape[1])
         for double in self.transformer_blocks:
-            tokens, image = double(tokens, image, time, rotation)
+            tokens, image = double(tokens, image, time, rotation, mask)
         joined = jnp.concatenate([tokens, image], axis=1)
         for single in self.single_transformer_blocks:
-            joined = single(joined, time, rotation)
-        output = self.proj_out(self.norm_out(joined[:, count:], time))
-        return unpack(output.reshape(packed.shape))
+            joined = single(joined, time, rotation, mask)
+        output = self.proj_out(self.norm_out(joined[:, count:end], time))
+        return unpack(output.reshape(batch, rows, columns, -1))
 
 
-def rotation_of(config: TransformerConfig, tokens: int, rows: int, columns: int) -> Rotation:
-    """Return the rotations of the tokens of a text, and of an image after it.
+def _tokens_of(latents: jax.Array) -> jax.Array:
+    """Pack latents `[b, h, w, c]` to tokens `[b, h w / 4, 4 c]`."""
+    packed = pack(latents)
+    return packed.reshape(len(packed), -1, packed.shape[-1])
 
-    The tokens of a text all lie at the position (0, 0, 0), those of the image at (0, row, column).
+
+def rotation_of(
+    config: TransformerConfig, tokens: int, rows: int, columns: int, has_reference: bool = False
+) -> Rotation:
+    """Return the rotations of the tokens of a text, of an image after it, and of a reference image.
+
+    The tokens of a text all lie at the position (0, 0, 0), those of the image at (0, row, column),
+    and those of the reference image, which has its size, at (1, row, column).
     """
-    places = np.zeros((tokens + rows * columns, 3), np.int64)
-    places[tokens:, 1:] = np.indices((rows, columns)).reshape(2, -1).T
+    image = np.zeros((rows * columns, 3), np.int64)
+    image[:, 1:] = np.indices((rows, columns)).reshape(2, -1).T
+    parts = [np.zeros((tokens, 3), np.int64), image]
+    if has_reference:
+        parts.append(image + np.array([1, 0, 0]))
+    places = np.concatenate(parts)
     return Rotation.of_angles(axis_angles(places, config.axes_dims_rope, ROPE_THETA))

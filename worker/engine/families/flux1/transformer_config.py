@@ -8,9 +8,10 @@ from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
 ROPE_THETA: Final = 10_000.0
 EPSILON: Final = 1e-6
 TIME_WAVES: Final = 256
-"""A time, and a guidance scale, is embedded as this many sinusoids. diffusers' class has no fields
-for these three numbers."""
-_MLP_RATIO: Final = 4
+"""A time, and a guidance scale, is embedded as this many sinusoids."""
+MLP_RATIO: Final = 4
+"""The feed-forward layers are so many times as wide as the transformer. diffusers' class has no
+fields for these four numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,8 @@ class TransformerConfig:
 
     in_channels: int
     """A token of an image has this many numbers."""
+    out_channels: int
+    """It is how many of these numbers are predicted, the first ones."""
     num_layers: int
     """The first blocks have weights of their own for the text and for the image."""
     num_single_layers: int
@@ -46,11 +49,11 @@ class TransformerConfig:
         fields.choice("patch_size", 1, (1,))
         fields.require(quantization_config=None)
         channels = fields.count("in_channels", 64)
-        # FLUX.1 Fill, Canny and Depth have more channels at the input than at the output.
-        fields.choice("out_channels", None, (None, channels))
+        out = fields.get("out_channels", None)
         head_dim = fields.count("attention_head_dim", 128)
         checked = cls(
             in_channels=channels,
+            out_channels=fields.checked_count("out_channels", channels if out is None else out),
             num_layers=fields.count("num_layers", 19, minimum=0),
             num_single_layers=fields.count("num_single_layers", 38, minimum=0),
             attention_head_dim=head_dim,
@@ -73,4 +76,4 @@ class TransformerConfig:
     @property
     def inner_width(self) -> int:
         """Return the width inside the feed-forward layers."""
-        return _MLP_RATIO * self.width
+        return MLP_RATIO * self.width

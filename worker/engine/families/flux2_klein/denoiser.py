@@ -19,8 +19,9 @@ from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.contract.image_use import ImageLimits
 from imagefleet.worker.engine.families.flux2_klein.configs import IMAGE_LIMITS
 from imagefleet.worker.engine.families.flux2_klein.text_states import TextStates
-from imagefleet.worker.engine.families.flux2_klein.transformer import Reference, Transformer
+from imagefleet.worker.engine.families.flux2_klein.transformer import Transformer
 from imagefleet.worker.engine.networks.lora_layers import merge_network
+from imagefleet.worker.engine.networks.reference_image import Reference
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
 from imagefleet.worker.engine.sampling.guidance import apply_guidance
 from imagefleet.worker.engine.sampling.image_input import ImageInput

@@ -7,7 +7,7 @@ Axes: b rows, h w size in tokens, c numbers of a token, n tokens, t of them thos
 width of the transformer.
 """
 
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 import jax
 import jax.numpy as jnp
@@ -20,21 +20,13 @@ from imagefleet.worker.engine.families.flux2_klein.blocks import DoubleBlock, Si
 from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
 from imagefleet.worker.engine.networks.blocks import linear
 from imagefleet.worker.engine.networks.modulation import FinalNorm, Modulation
+from imagefleet.worker.engine.networks.reference_image import Reference
 from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
 
 _REFERENCE_TIME: Final = 10
 """As in diffusers, it is the first number of the positions of a reference image's tokens. Those of
 the image have 0."""
-
-
-class Reference(NamedTuple):
-    """It has the reference images of rows."""
-
-    latents: jax.Array
-    """They are `[b, h, w, c]`, without noise."""
-    exists: jax.Array
-    """bool `[b]`: whether the row has one. Otherwise nothing attends to these latents."""
 
 
 class TimeEmbedding(nnx.Module):
@@ -105,7 +97,7 @@ class Transformer(nnx.Module):
         if reference is not None:
             image = jnp.concatenate([image, self.x_embedder(_tokens_of(reference.latents))], axis=1)
             rotation = rotation_of(self.config, tokens, height, width, has_reference=True)
-            mask = (jnp.arange(tokens + image.shape[1]) < end) | reference.exists[:, None]
+            mask = reference.mask(end, tokens + image.shape[1])
         of_image = self.double_stream_modulation_img(time)
         of_text = self.double_stream_modulation_txt(time)
         for double in self.transformer_blocks:

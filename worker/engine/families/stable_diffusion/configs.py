@@ -124,8 +124,8 @@ class Configs:
     @property
     def input_channels(self) -> int:
         """Return the number of the UNet's input channels that the pipeline fills."""
-        latents = self.vae.latent_channels
-        return latents + self.pipeline.image_input.channels(latents)
+        vae, image_input = self.vae, self.pipeline.image_input
+        return vae.latent_channels + image_input.channels(vae.latent_channels, vae.downsampling)
 
     def _require_known_latents(self) -> None:
         """Raise CheckpointError if the pipeline would ignore the autoencoder's statistics."""

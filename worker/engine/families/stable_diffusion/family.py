@@ -30,7 +30,7 @@ class StableDiffusionFormat:
     origins = staticmethod(origins)
     is_read = staticmethod(is_read)
 
-    def check_training(self, file: Path, whole: TensorFiles, files: CheckpointFiles) -> None:
+    def check(self, file: Path, whole: TensorFiles, files: CheckpointFiles) -> None:
         index = PipelineIndex.from_json(files.read_json(INDEX))
         check_markers(file, whole, index.noise_schedule(files.read_json(SCHEDULER)))
 

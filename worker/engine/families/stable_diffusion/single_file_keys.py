@@ -12,6 +12,7 @@ from typing import Final
 
 from imagefleet.worker.engine.checkpoint.single_file import Origin
 from imagefleet.worker.engine.families.stable_diffusion.training_markers import MARKERS
+from imagefleet.worker.engine.networks.vae_original_keys import original_vae_keys
 
 UNET_PREFIX: Final = "model.diffusion_model."
 VAE_PREFIX: Final = "first_stage_model."
@@ -47,17 +48,6 @@ _UNET_ENDS: Final[Renames] = (
     (r"^conv_norm_out\.", "out.0."),
     (r"^conv_out\.", "out.2."),
 )
-_VAE: Final[Renames] = (
-    (r"^encoder\.down_blocks\.(\d+)\.resnets\.(\d+)\.", r"encoder.down.\1.block.\2."),
-    (r"^encoder\.down_blocks\.(\d+)\.downsamplers\.0\.", r"encoder.down.\1.downsample."),
-    (r"\.mid_block\.resnets\.0\.", ".mid.block_1."),
-    (r"\.mid_block\.resnets\.1\.", ".mid.block_2."),
-    (r"\.mid_block\.attentions\.0\.group_norm\.", ".mid.attn_1.norm."),
-    (r"\.mid_block\.attentions\.0\.to_out\.0\.", ".mid.attn_1.proj_out."),
-    (r"\.mid_block\.attentions\.0\.to_([qkv])\.", r".mid.attn_1.\1."),
-    (r"\.conv_shortcut\.", ".nin_shortcut."),
-    (r"\.conv_norm_out\.", ".norm_out."),
-)
 _OPEN_CLIP: Final[Renames] = (
     (r"^embeddings\.token_embedding\.", "token_embedding."),
     (r"^embeddings\.position_embedding\.weight$", "positional_embedding"),
@@ -69,7 +59,7 @@ _OPEN_CLIP: Final[Renames] = (
     (r"\.mlp\.fc2\.", ".mlp.c_proj."),
     (r"\.self_attn\.", ".attn."),
 )
-_THIRDS: Final = {"q": 0, "k": 1, "v": 2}
+_THIRDS: Final = {"q": (0, 1, 3), "k": (1, 1, 3), "v": (2, 1, 3)}
 
 
 def origins(network: str, keys: Iterable[str], stored: Iterable[str]) -> dict[str, Origin]:
@@ -85,8 +75,7 @@ def origins(network: str, keys: Iterable[str], stored: Iterable[str]) -> dict[st
         rename = _unet_renamer(keys)
         return {key: Origin(UNET_PREFIX + rename(key)) for key in keys}
     if network == "vae":
-        levels = 1 + max(_numbers(keys, r"^decoder\.up_blocks\.(\d+)\."), default=0)
-        return {key: Origin(VAE_PREFIX + _vae_key(key, levels)) for key in keys}
+        return {key: Origin(VAE_PREFIX + name) for key, name in original_vae_keys(keys).items()}
     stored = list(stored)
     for prefix in OPEN_CLIP_PREFIXES[network]:
         if any(key.startswith(prefix) for key in stored):
@@ -97,19 +86,10 @@ def origins(network: str, keys: Iterable[str], stored: Iterable[str]) -> dict[st
     return {}
 
 
-def _vae_key(key: str, levels: int) -> str:
-    """Return the original key. There the up blocks are counted from the finest level."""
-    if match := re.match(r"decoder\.up_blocks\.(\d+)\.(resnets|upsamplers)\.(\d+)\.(.*)", key):
-        level = levels - 1 - int(match[1])
-        kind = f"block.{match[3]}" if match[2] == "resnets" else "upsample"
-        key = f"decoder.up.{level}.{kind}.{match[4]}"
-    return _rename(key, _VAE)
-
-
 def _open_clip_origin(prefix: str, key: str) -> Origin:
     if match := re.fullmatch(r"(.*\.self_attn)\.([qkv])_proj\.(weight|bias)", key):
         name = _rename(f"{match[1]}.in_proj_{match[3]}", _OPEN_CLIP)
-        return Origin(prefix + name, third=_THIRDS[match[2]])
+        return Origin(prefix + name, part=_THIRDS[match[2]])
     return Origin(prefix + _rename(key, _OPEN_CLIP), transposed=key == "text_projection.weight")
 
 
