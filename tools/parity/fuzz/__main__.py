@@ -1,9 +1,9 @@
 """Draw checkpoints, ask diffusers and then our engine, and count how they compare.
 
-`make parity-fuzz FUZZ="--count 2000 --seed 1"`, `FUZZ=--z-image` for Z-Image and `FUZZ=--klein` for
-FLUX.2 klein, `--cases 17,z205,k9` to repeat single ones, or `--mesh data=1,model=2` for devices
-that share weights. It ends with one line of JSON, and with exit code 1 if anything was silently
-different or crashed.
+`make parity-fuzz FUZZ="--count 2000 --seed 1"`, `FUZZ=--z-image` for Z-Image, `FUZZ=--klein` for
+FLUX.2 klein and `FUZZ=--flux1` for FLUX.1, `--cases 17,z205,k9,f3` to repeat single ones, or
+`--mesh data=1,model=2` for devices that share weights. It ends with one line of JSON, and with exit
+code 1 if anything was silently different or crashed.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from tools.parity.fuzz.draft import FIXTURES
-from tools.parity.fuzz.draw import FLUX2_KLEIN, Z_IMAGE, draw
+from tools.parity.fuzz.draw import FLUX1, FLUX2_KLEIN, Z_IMAGE, draw
 from tools.parity.fuzz.ledger import FAILURES, Entry, Ledger, Outcome
 from tools.parity.fuzz.named_cases import NAMED_CASES
 from tools.parity.fuzz.sides import ONE_DEVICE, TRUTH, run
@@ -54,8 +54,7 @@ def cases_of(options: argparse.Namespace) -> list[str]:
         return stored_cases()
     if options.cases:
         return str(options.cases).split(",")
-    family = Z_IMAGE if options.z_image else FLUX2_KLEIN if options.klein else ""
-    return [f"{family}{seed}" for seed in range(options.seed, options.seed + options.count)]
+    return [f"{options.family}{seed}" for seed in range(options.seed, options.seed + options.count)]
 
 
 def report(entry: Entry, ledger: Ledger, begun: float, verbose: bool) -> None:
@@ -90,8 +89,14 @@ def main() -> int:
     parser.add_argument("--pytorch", required=True, help="the python of `make parity`")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="the first of `count` seeds")
-    parser.add_argument("--z-image", action="store_true", help="draw checkpoints of Z-Image")
-    parser.add_argument("--klein", action="store_true", help="draw checkpoints of FLUX.2 klein")
+    for flag, family, name in (
+        ("--z-image", Z_IMAGE, "Z-Image"),
+        ("--klein", FLUX2_KLEIN, "FLUX.2 klein"),
+        ("--flux1", FLUX1, "FLUX.1"),
+    ):
+        about = f"draw checkpoints of {name}"
+        parser.add_argument(flag, action="store_const", const=family, dest="family", help=about)
+    parser.set_defaults(family="")
     parser.add_argument("--mesh", default=ONE_DEVICE, help="of our side: data=1,model=2")
     parser.add_argument("--cases", help="seeds or names, separated by commas")
     parser.add_argument("--store", action="store_true", help="write the truths of `make test`")

@@ -6,6 +6,7 @@ neither torch nor JAX, so a test can write the same files again.
 
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from safetensors import SafetensorError
 
@@ -18,12 +19,14 @@ from tools.parity.fuzz import (
     draw_tokenizer,
 )
 from tools.parity.fuzz.draft import BASES, Draft
+from tools.parity.fuzz.draw_flux1 import draw_flux1
 from tools.parity.fuzz.draw_flux2_klein import draw_flux2_klein
 from tools.parity.fuzz.draw_z_image import draw_z_image
 from tools.parity.fuzz.named_cases import NAMED_CASES
 
-Z_IMAGE, FLUX2_KLEIN = "z", "k"
-"""Before its seed, one of these names a case of Z-Image or of FLUX.2 klein."""
+Z_IMAGE, FLUX2_KLEIN, FLUX1 = "z", "k", "f"
+"""Before its seed, one of these names a case of Z-Image, of FLUX.2 klein or of FLUX.1."""
+_OF_FLOW: Final = {Z_IMAGE: draw_z_image, FLUX2_KLEIN: draw_flux2_klein, FLUX1: draw_flux1}
 
 CHANGES = (
     (draw_schedulers.change_scheduler, 30),
@@ -54,17 +57,15 @@ def draw(folder: Path, case: str) -> Draft:
     Args:
         folder: It must not exist.
         case: A name in `NAMED_CASES`, or a number, which is a seed. `z17` is one of Z-Image, `k17`
-            of FLUX.2 klein.
+            of FLUX.2 klein, `f17` of FLUX.1.
     """
     if case in NAMED_CASES:
         base, change = NAMED_CASES[case]
         draft = Draft.copy(folder, base, Random(0))
         change(draft)
         return draft
-    if case.startswith(Z_IMAGE):
-        return draw_z_image(folder, int(case.removeprefix(Z_IMAGE)))
-    if case.startswith(FLUX2_KLEIN):
-        return draw_flux2_klein(folder, int(case.removeprefix(FLUX2_KLEIN)))
+    if draw_flow := _OF_FLOW.get(case[0]):
+        return draw_flow(folder, int(case[1:]))
     random = Random(int(case))
     draft = Draft.copy(folder, random.choice(BASES), random)
     draft.job.guidance = random.choice([3.0, 3.0, 7.5, 1.0])

@@ -74,7 +74,7 @@ def _current(key: str) -> str:
 def _stored(weight: Any, place: Origin) -> tuple[int, Any]:
     """Return which part of the stored tensor the weight is, and its content."""
     content = np.ascontiguousarray(weight.T) if place.transposed else weight
-    return place.third or 0, content
+    return place.part[0] if place.part else 0, content
 
 
 def _no_marker(draft: Draft, tensors: Tensors) -> None:

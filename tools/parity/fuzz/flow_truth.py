@@ -47,7 +47,7 @@ _RUNNING: Final = ("running_mean", "running_var")
 def draw_weights(folder: Path) -> None:
     """Draw and write the weights of each network that diffusers would build."""
     index = json.loads((folder / "model_index.json").read_text())
-    for name in ("text_encoder", "transformer", "vae"):
+    for name in ("text_encoder", "text_encoder_2", "transformer", "vae"):
         library, class_name = index.get(name) or ("", "")
         if not library:
             continue

@@ -21,8 +21,9 @@ from diffusers.models.autoencoders import vae
 from diffusers.utils import torch_utils
 
 from tools.parity.checkpoints import randomise, scale_down_output
-from tools.parity.fuzz import flux2_klein_truth, z_image_truth
+from tools.parity.fuzz import flux1_truth, flux2_klein_truth, z_image_truth
 from tools.parity.fuzz.draft import noise
+from tools.parity.fuzz.draw_flux1 import BASE as FLUX1
 from tools.parity.fuzz.draw_flux2_klein import BASE as FLUX2_KLEIN
 from tools.parity.fuzz.draw_z_image import BASE as Z_IMAGE
 from tools.parity.levels import to_levels
@@ -178,7 +179,11 @@ def replaced_noise(*, start: Draw, steps: Draw, encoding: Draw) -> Iterator[None
         yield
 
 
-FLOW_MODELS = {Z_IMAGE: z_image_truth.generate, FLUX2_KLEIN: flux2_klein_truth.generate}
+FLOW_MODELS = {
+    Z_IMAGE: z_image_truth.generate,
+    FLUX2_KLEIN: flux2_klein_truth.generate,
+    FLUX1: flux1_truth.generate,
+}
 """By the checkpoint that was changed. Others are asked by `generate`."""
 
 
