@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from operator import attrgetter
 
 import click
 from rich.table import Table
@@ -45,8 +46,12 @@ def bulk() -> None:
 @click.argument("name", metavar="[RUN]", required=False)
 @json_option("Print one JSON object per run.")
 def status(client: Client, name: str | None, as_json: bool) -> None:
-    """Show the status of RUN, or one line for each run that Redis has a record of."""
-    statuses = [client.find_bulk(name).status()] if name else list(_all_statuses(client))
+    """Show the status of RUN, or one line for each run that Redis has a record of, the latest
+    first."""
+    if name:
+        statuses = [client.find_bulk(name).status()]
+    else:
+        statuses = sorted(_all_statuses(client), key=attrgetter("started_at"), reverse=True)
     if not statuses:
         note_none("bulk runs")
     for each in statuses:

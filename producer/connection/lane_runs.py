@@ -1,8 +1,13 @@
 """The bulk runs of a fleet, each in the lane that its id tells."""
 
+from typing import Final
+
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.redis_client.each_lane import ask_at_once
 from imagefleet.shared.redis_client.lanes import Lanes
+
+_LIST_S: Final = 10.0
+"""Seconds that all lanes together have to list their runs."""
 
 
 class LaneRuns:
@@ -17,8 +22,11 @@ class LaneRuns:
         return self._parts[self._lanes.of(run).number]
 
     def ids(self) -> list[str]:
-        """Return the ids of all runs, those of each lane with the latest first."""
-        return [run for part in self._parts for run in part.ids()]
+        """Return the ids of all runs, those of each lane with the latest first. One of several
+        lanes that does not answer is left out, with a warning."""
+        asks = {number: part.ids for number, part in enumerate(self._parts)}
+        answers = ask_at_once(asks, len(asks), _LIST_S, "its datasets are not listed")
+        return [run for runs in answers.values() for run in runs]
 
     def longest_idle_s(self, within_s: float = 10.0) -> float:
         """Return for how long the run that waits longest has made no progress.
