@@ -16,13 +16,15 @@ from imagefleet.shared.redis_client.server_check import check_server
 if TYPE_CHECKING:
     from imagefleet.shared.redis_client.lanes import Lane, Lanes
 
+_NUMBER: Final = ":lanes"
+"""A fleet on one server has no such key."""
 _CHECK_S: Final = 60.0
 """Seconds that all servers together have for an answer."""
 
 
 def number_key(namespace: str) -> str:
     """Return the key of the number of lanes, in the lane of this namespace."""
-    return f"{namespace}:lanes"
+    return namespace + _NUMBER
 
 
 def check_cluster(lanes: "Lanes", url: str, namespace: str) -> list[str]:
