@@ -39,7 +39,7 @@ _MODULES_WITH_NOISE: Final = (
 )
 _SOLVERS: Final = ("dpmsolver++", "unipc")
 _TOKEN_AXES: Final = 3
-"""FLUX.2 gives schedulers its latents as tokens, `[b, n, c]`."""
+"""The pipelines of FLUX give schedulers latents as tokens, `[b, n, c]`."""
 _RUNNING: Final = ("running_mean", "running_var")
 """They are the buffers that a checkpoint has: the statistics of a batch norm."""
 
@@ -109,16 +109,21 @@ def _retrieve_timesteps(
 
 
 @contextlib.contextmanager
-def ours_noise(pipelines: Sequence[ModuleType]) -> Iterator[None]:
+def ours_noise(pipelines: Sequence[ModuleType], *, patch_side: int = 1) -> Iterator[None]:
     """Replace all random noise by that of `noise`, and let the pipelines of these modules run all
-    schedulers."""
+    schedulers.
+
+    A token has the latents of a square with the side `patch_side`.
+    """
 
     def draw(shape: tuple[int, ...], *_: object, **__: object) -> torch.Tensor:
         if len(shape) == _TOKEN_AXES:
             batch, tokens, channels = shape
             side = math.isqrt(tokens)  # the images are square
-            drawn = torch.from_numpy(noise((batch, channels, side, side)))
-            return drawn.flatten(2).transpose(1, 2)
+            count, full = channels // patch_side**2, side * patch_side
+            drawn = torch.from_numpy(noise((batch, count, full, full)))
+            squares = drawn.reshape(batch, count, side, patch_side, side, patch_side)
+            return squares.permute(0, 2, 4, 1, 3, 5).reshape(shape)
         return torch.from_numpy(noise(tuple(shape)))
 
     with contextlib.ExitStack() as patches:

@@ -66,7 +66,7 @@ def generate(description: dict[str, Any]) -> np.ndarray[Any, Any]:
     if not fills:
         options["negative_prompt"] = job["negative_prompts"]
     pipeline.set_progress_bar_config(disable=True)
-    with ours_noise(_PIPELINES):
+    with ours_noise(_PIPELINES, patch_side=2):
         images = pipeline(
             prompt=job["prompts"],
             height=job["side"],
