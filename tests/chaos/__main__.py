@@ -5,6 +5,7 @@ The exit code is 1 if the audit found a problem.
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -31,6 +32,12 @@ from tests.chaos.suite import ChaosConfig, run
     show_default=True,
     help="The policy of the workers.",
 )
+@click.option(
+    "--rows",
+    default=ChaosConfig.rows,
+    show_default=True,
+    help="Rows of a dataset that is made meanwhile; 0 for none.",
+)
 @click.option("--cluster", is_flag=True, help="Use three masters with a replica each.")
 @click.option(
     "--prometheus",
@@ -41,32 +48,11 @@ from tests.chaos.suite import ChaosConfig, run
     "PATH.",
 )
 @click.option("--folder", type=Path, default=None, help="Keep logs and Redis's files here.")
-def main(
-    seed: int,
-    jobs: int,
-    seconds: float,
-    killers: int,
-    hostile_every: int,
-    batching: str,
-    cluster: bool,
-    prometheus: str | None,
-    folder: Path | None,
-    out: Path | None,
-) -> None:
-    print(f"seed {seed}, server {find_server()}", flush=True)
+def main(folder: Path | None, out: Path | None, **options: Any) -> None:
+    config = ChaosConfig(**options)
+    print(f"seed {config.seed}, server {find_server()}", flush=True)
     kept = folder or Path(tempfile.mkdtemp(prefix="chaos-"))
-    config = ChaosConfig(
-        seed=seed,
-        jobs=jobs,
-        seconds=seconds,
-        killers=killers,
-        hostile_every=hostile_every,
-        batching=batching,
-        cluster=cluster,
-        prometheus=prometheus,
-    )
-    report = run(config, kept)
-    finish_run(report, kept, out, keep=folder is not None)
+    finish_run(run(config, kept), kept, out, keep=folder is not None)
 
 
 if __name__ == "__main__":

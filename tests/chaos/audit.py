@@ -32,6 +32,7 @@ _MAY_REMAIN: Final = (
     "_kombu.binding",  # the queues that Celery's producers declared
     "unacked_mutex",  # kombu's lock, if its holder was killed; it expires after 5 minutes
     "{namespace}:job:",
+    "{namespace}:bulk",  # records of datasets
     "{namespace}:catalogue",
     "{namespace}:lanes",
     "{namespace}:ends",

@@ -6,19 +6,38 @@ It runs in the main thread, because a Redis started from another thread would en
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from tests.chaos.fleet import Fleet
-from tests.chaos.gateways import Gateways
 from tests.chaos.servers import Fault, Servers
 
 KILL_EVERY_S: Final = 2.0
 _FREEZE_EVERY_S: Final = 15.0
 _TERMINATE_EVERY_S: Final = 11.0
-_KILL_GATEWAY_EVERY_S: Final = 6.0
 _TICK_S: Final = 0.05
+
+
+class Part(Protocol):
+    """A part of the run beside the workers and Redis."""
+
+    def kill(self, rng: random.Random) -> bool:
+        """Kill a process of it with SIGKILL, if it runs. Return whether it did."""
+        ...
+
+    def refill(self) -> None:
+        """Start each process of it that does not run."""
+        ...
+
+
+class Killed(NamedTuple):
+    """A part that is killed now and then."""
+
+    name: str
+    part: Part
+    every_s: float
+    """The mean seconds between two kills."""
 
 
 class FaultInjector:
@@ -30,10 +49,10 @@ class FaultInjector:
         server: Servers,
         seed: int,
         lease_s: float,
-        gateways: Gateways | None = None,
+        others: Sequence[Killed] = (),
     ) -> None:
         self._fleet, self._lease_s = fleet, lease_s
-        self._gateways = gateways
+        self._others = [each.part for each in others]
         self._rng = random.Random(seed)
         self.counts: Counter[str] = Counter()
         self._faults: list[tuple[float, Callable[[], None]]] = [
@@ -41,9 +60,8 @@ class FaultInjector:
             (_FREEZE_EVERY_S, self._freeze),
             (_TERMINATE_EVERY_S, self._terminate),
             *((every_s, partial(self._harm, fault)) for fault, every_s in server.faults.items()),
+            *((each.every_s, partial(self._kill_other, each)) for each in others),
         ]
-        if gateways is not None:
-            self._faults.append((_KILL_GATEWAY_EVERY_S, self._kill_gateway))
 
     def run(self, seconds: float, meanwhile: Callable[[], None]) -> None:
         """Inject faults for `seconds`, and call `meanwhile` in every iteration."""
@@ -55,8 +73,8 @@ class FaultInjector:
                     inject()
                     due[number] += self._pause(every_s)
             self._fleet.refill()
-            if self._gateways is not None:
-                self._gateways.refill()
+            for part in self._others:
+                part.refill()
             meanwhile()
             time.sleep(_TICK_S)
 
@@ -70,10 +88,9 @@ class FaultInjector:
         self._rng.choice(self._fleet.workers).kill()
         self.counts["kill -9 of a worker"] += 1
 
-    def _kill_gateway(self) -> None:
-        assert self._gateways is not None
-        self._gateways.kill(self._rng)
-        self.counts["kill -9 of a gateway"] += 1
+    def _kill_other(self, other: Killed) -> None:
+        if other.part.kill(self._rng):
+            self.counts[f"kill -9 of {other.name}"] += 1
 
     def _freeze(self) -> None:
         """Stop a worker for longer than its lease."""

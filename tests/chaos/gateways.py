@@ -60,8 +60,11 @@ class Gateways:
                 preexec_fn=die_with_parent(),
             )
 
-    def kill(self, rng: random.Random) -> None:
-        """Kill one of them with SIGKILL."""
+    def kill(self, rng: random.Random) -> bool:
+        """Kill one of them with SIGKILL, if it runs. Return whether it did."""
         process = self._processes[rng.choice(self._ports)]
+        if process.poll() is not None:
+            return False
         process.kill()
         process.wait()
+        return True

@@ -44,7 +44,9 @@ WITHOUT_GATEWAYS: Final = {
 WITH_GATEWAYS: Final = {**WITHOUT_GATEWAYS, ProducerKind.HTTP: 3}
 """Every second job comes over HTTP."""
 
-WITH_LANES: Final = {ProducerKind.SUBMIT: 1, ProducerKind.SUBMIT_MANY: 1}
+WITH_LANES: Final[Mapping[ProducerKind, int]] = {
+    kind: n for kind, n in WITH_GATEWAYS.items() if kind is not ProducerKind.CELERY
+}
 """The kinds in a cluster."""
 
 

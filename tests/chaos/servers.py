@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import redis
 
-from imagefleet.shared.redis_client.connection import connect, connect_lanes
+from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect, connect_lanes
 from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.chaos.fleet import Fleet
@@ -94,7 +94,7 @@ class Cluster:
         return self.cluster.url
 
     def lanes(self, namespace: str) -> Lanes:
-        self._lanes = connect_lanes(self.url, namespace, retries=10)
+        self._lanes = connect_lanes(self.url, namespace, retries=RETRY_FOREVER)
         return self._lanes
 
     def _disconnect(self, _rng: random.Random, _fleet: Fleet) -> str:

@@ -26,7 +26,8 @@ from tests.chaos.audit import (
 from tests.chaos.audit_hostile import audit_hostile, audit_refusals, ids_of, split_dead_letters
 from tests.chaos.audit_images import audit_images
 from tests.chaos.audit_metrics import audit_metrics, read_metrics
-from tests.chaos.faults import FaultInjector
+from tests.chaos.dataset import Dataset
+from tests.chaos.faults import FaultInjector, Killed
 from tests.chaos.fleet import Fleet, run_worker
 from tests.chaos.gateways import Gateways
 from tests.chaos.hostile_cases import draw_hostile
@@ -58,6 +59,9 @@ _HOSTILE_SHARE: Final = 0.8
 _CALLBACKS_DUE_EVERY_S: Final = 10.0
 _DRAIN_S: Final = "1"
 """Seconds. Storing an image can take longer, so that some jobs are requeued."""
+_KILL_GATEWAY_EVERY_S: Final = 6.0
+_KILL_COMMAND_EVERY_S: Final = 30.0
+"""The command that makes a dataset needs seconds to start."""
 _LAST_DRAIN_S: Final = 60.0
 """Seconds for the workers that end the run. Without jobs only a hang takes so long."""
 
@@ -80,7 +84,9 @@ class ChaosConfig:
     model: str = "fake:seconds=0.05,capacity=8,streams=4"
     batching: str = "static"
     cluster: bool = False
-    """Whether the fleet uses a cluster. Then it has neither gateways nor producers with Celery."""
+    """Whether the fleet uses a cluster. Then it has no producer with Celery."""
+    rows: int = 400
+    """Rows of a dataset that is made meanwhile. 0: there is none."""
     prometheus: str | None = None
     """Prometheus' program, which scrapes the fleet during the run. None: there is none."""
 
@@ -102,51 +108,51 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
         server = _start_servers(config, folder / "redis", stack)
         s3 = stack.enter_context(FaultyS3Process(config.seed, folder / "s3.log"))
         receiver = stack.enter_context(FlakyReceiver(config.seed))
-        planned = draw_jobs(
-            config.seed,
-            jobs=config.jobs,
-            seconds=0.9 * config.seconds,
-            killers=config.killers,
-            callback_url=receiver.url,
-            kinds=WITH_LANES if config.cluster else WITH_GATEWAYS,
-        )
-        environment = _environment(config, server, s3, receiver)
-        gateways = _start_gateways(config, environment, folder / "gateways", stack)
+        planned = _plan(config, receiver)
+        environment = {
+            **_environment(config, server, s3, receiver),
+            "IMAGEFLEET_BULK_ALLOW": str((folder / "dataset").resolve()),
+        }
+        gateways = stack.enter_context(Gateways(environment, folder / "gateways"))
+        dataset = stack.enter_context(Dataset(config.rows, environment, folder / "dataset"))
         cases = draw_hostile(config.seed, config.hostile_count, planned)
-        producers = stack.enter_context(Producers(planned, environment, folder))
+        producers = stack.enter_context(
+            Producers(planned, environment | gateways.environment, folder)
+        )
         hostile = stack.enter_context(
             HostileInput(cases, environment, folder, _HOSTILE_SHARE * config.seconds)
         )
-        workers = folder / "workers"
-        fleet = stack.enter_context(
-            Fleet(workers, environment, size=config.workers, main=run_worker, imports=_IMPORTS)
-        )
+        fleet = stack.enter_context(_fleet(config, environment, folder))
         prometheus = config.prometheus and stack.enter_context(
             Prometheus(config.prometheus, folder / "prometheus", environment, fleet)
         )
         watcher = RecordWatcher(server.lanes(NAMESPACE), [job.id for job in planned])
-        injector = FaultInjector(fleet, server, config.seed, config.lease_s, gateways)
+        others = (
+            Killed("a gateway", gateways, _KILL_GATEWAY_EVERY_S),
+            Killed("the command of a dataset", dataset, _KILL_COMMAND_EVERY_S),
+        )
+        injector = FaultInjector(fleet, server, config.seed, config.lease_s, others)
         injector.run(config.seconds, watcher.poll)
         relent(receiver, hostile, gateways, fleet)
-        finish_undisturbed(config, fleet, producers, hostile, watcher)
+        finish_undisturbed(config, fleet, producers, hostile, watcher, dataset)
         report_faults(report, config, injector, fleet.started, s3.faults())
         if prometheus:
             audit_prometheus(report, prometheus, fleet, watcher, server)
         audit_ends(report, fleet.ended)
         report_exit_codes(report, fleet.stop())
         audit(report, planned, producers.accepted(), hostile, watcher, s3, receiver)
+        dataset.audit(report)
     report.note("time", "total, seconds", round(time.monotonic() - began))
     return report
 
 
 def relent(
-    receiver: FlakyReceiver, hostile: HostileInput, gateways: Gateways | None, fleet: Fleet
+    receiver: FlakyReceiver, hostile: HostileInput, gateways: Gateways, fleet: Fleet
 ) -> None:
     """End all faults but those of the store."""
     receiver.always_up = True
     hostile.relent()
-    if gateways is not None:
-        gateways.refill()
+    gateways.refill()
     fleet.thaw_all()
     fleet.replace_all(_LAST_DRAIN_S)
 
@@ -197,17 +203,19 @@ def finish_undisturbed(
     producers: Producers,
     hostile: HostileInput,
     watcher: RecordWatcher,
+    dataset: Dataset,
 ) -> None:
-    """Wait until the producers and all jobs have ended. No more workers are killed, but storage
-    still fails one put in ten."""
+    """Wait until the producers, all jobs and the dataset have ended. No more workers are killed,
+    but storage still fails one put in ten."""
     left, changed_at, callbacks_due_at = -1, time.monotonic(), -_CALLBACKS_DUE_EVERY_S
     while time.monotonic() < changed_at + config.stall_timeout_s:
         fleet.refill()
+        dataset.refill()
         watcher.poll()
         waiting = sum(lane.client.zcard(f"{lane.namespace}:outbox") for lane in watcher.lanes)
         if left != len(watcher.open) + waiting:
             left, changed_at = len(watcher.open) + waiting, time.monotonic()
-        if producers.done() and hostile.done() and not watcher.open:
+        if producers.done() and hostile.done() and not watcher.open and dataset.done():
             if time.monotonic() > callbacks_due_at + _CALLBACKS_DUE_EVERY_S:
                 make_callbacks_due(watcher.lanes)
                 callbacks_due_at = time.monotonic()
@@ -224,15 +232,21 @@ def _start_servers(config: ChaosConfig, folder: Path, stack: ExitStack) -> OneSe
     return servers
 
 
-def _start_gateways(
-    config: ChaosConfig, environment: dict[str, str], folder: Path, stack: ExitStack
-) -> Gateways | None:
-    """Start gateways, and add what producers need to the environment."""
-    if config.cluster:
-        return None
-    gateways = stack.enter_context(Gateways(environment, folder))
-    environment |= gateways.environment
-    return gateways
+def _plan(config: ChaosConfig, receiver: FlakyReceiver) -> list[PlannedJob]:
+    return draw_jobs(
+        config.seed,
+        jobs=config.jobs,
+        seconds=0.9 * config.seconds,
+        killers=config.killers,
+        callback_url=receiver.url,
+        kinds=WITH_LANES if config.cluster else WITH_GATEWAYS,
+    )
+
+
+def _fleet(config: ChaosConfig, environment: dict[str, str], folder: Path) -> Fleet:
+    return Fleet(
+        folder / "workers", environment, size=config.workers, main=run_worker, imports=_IMPORTS
+    )
 
 
 def _environment(

@@ -10,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SIZES: Final = {
-    "short": ("--jobs", "150", "--seconds", "12", "--killers", "1", "--hostile-every", "10"),
+    "short": (
+        *("--jobs", "150", "--seconds", "12", "--killers", "1", "--hostile-every", "10"),
+        *("--rows", "0"),
+    ),
     "cluster": ("--cluster", "--jobs", "150", "--seconds", "45", "--killers", "1"),
     "long": ("--jobs", "500", "--seconds", "45", "--killers", "2", "--hostile-every", "10"),
 }
