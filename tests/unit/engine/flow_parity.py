@@ -11,14 +11,17 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from numpy.typing import NDArray
 
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.weights import WeightMapping
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.build_engine import load_networks
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
+from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.memory_check import Workload
 from imagefleet.worker.engine.placement.mesh import Placement
@@ -42,6 +45,19 @@ def write_drawn_weights(folder: Path) -> FamilyModel:
     for name, network in model.networks().items():
         write_weights(folder, name, stored_shapes(network))
     return model
+
+
+def drawn_block(kind: type[nnx.Module], config: Any, folder: Path) -> Any:
+    """Return a block, or another part with names of weights, in float32. Its drawn weights are
+    written to a folder and loaded from there."""
+    network = abstract_network(kind, config)
+    (folder / "transformer").mkdir()
+    write_weights(folder, "transformer", stored_shapes(network))
+    files = CheckpointFiles(folder).open_weights(["transformer"])["transformer"]
+    weights = WeightMapping("transformer", network, files).load(
+        np.dtype(np.float32), Placement.of(1)
+    )
+    return nnx.merge(nnx.graphdef(network), weights)
 
 
 @dataclass(frozen=True)

@@ -13,24 +13,32 @@ from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.flux2_klein.blocks import DoubleBlock, SingleBlock
 from imagefleet.worker.engine.families.flux2_klein.configs import Configs
 from imagefleet.worker.engine.families.flux2_klein.denoiser import Flux2KleinDenoiser
 from imagefleet.worker.engine.families.flux2_klein.shift import EmpiricalShift
 from imagefleet.worker.engine.families.flux2_klein.transformer import Transformer, rotation_of
+from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
 from imagefleet.worker.engine.families.flux2_klein.vae import Flux2Vae
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.loading.compile_ahead import AbstractModel
 from imagefleet.worker.engine.networks.latent_packing import pack, unpack
+from imagefleet.worker.engine.networks.modulation import Modulated
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.schedulers import registry
 from tests.unit.engine.flow_family import FLUX2_KLEIN
-from tests.unit.engine.flow_parity import FlowOracle, write_drawn_weights
+from tests.unit.engine.flow_parity import FlowOracle, drawn_block, write_drawn_weights
 from tests.unit.engine.parity import worst
 from tools.parity.flow.flux2_klein_case import (
     BLOCK_TOKENS,
+    FULL_APART,
+    FULL_SIZE,
+    FULL_TOKENS,
+    FULL_WIDTH,
     GUIDANCES,
     HEIGHT,
     NEGATIVES,
@@ -43,6 +51,7 @@ from tools.parity.flow.flux2_klein_case import (
     VARIANTS,
     WIDTH,
     Variant,
+    full_inputs,
     write_configs,
 )
 from tools.parity.known.write import init_image
@@ -117,6 +126,32 @@ def _tokens_after(network: Transformer, name: str, dtype: DTypeLike) -> dict[str
 def test_each_block_computes_the_same_tokens(oracle: FlowOracle, name: str) -> None:
     for output, tokens in _tokens_after(_transformer(oracle), name, jnp.float32).items():
         assert worst(tokens, ANSWERS[f"{name}.{output}"]) < TOLERANCE
+
+
+class _OneDouble(DoubleBlock):
+    weight_names = WeightNames(to_checkpoint=((r"\bto_out\b", "to_out.0"),))
+
+
+class _OneSingle(SingleBlock):
+    weight_names = WeightNames()
+
+
+def test_blocks_of_full_width_compute_the_same_tokens(tmp_path: Path) -> None:
+    config = TransformerConfig.from_json({"guidance_embeds": False, "num_attention_heads": 24})
+    assert config.width == FULL_WIDTH
+    text, image, numbers = full_inputs()
+    parts = jnp.split(jnp.asarray(numbers)[:, None], 6, axis=-1)
+    modulated = Modulated(*parts[:3]), Modulated(*parts[3:])
+    rotation = rotation_of(config, FULL_TOKENS, *FULL_SIZE)
+    for name in ("double", "single"):
+        (tmp_path / name).mkdir()
+    double = drawn_block(_OneDouble, config, tmp_path / "double")
+    of_double = double(text, image, modulated, modulated, rotation)
+    of_double = np.concatenate(of_double, axis=1)[..., ::FULL_APART]
+    assert worst(of_double, ANSWERS["full_double"]) < TOLERANCE
+    single = drawn_block(_OneSingle, config, tmp_path / "single")
+    of_single = single(np.concatenate([text, image], axis=1), modulated[0], rotation)
+    assert worst(of_single[..., ::FULL_APART], ANSWERS["full_single"]) < TOLERANCE
 
 
 def test_in_bfloat16_no_block_is_widened_and_results_are_near_those_of_float32(

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.typing import DTypeLike
-from safetensors.numpy import save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
-from imagefleet.worker.engine.checkpoint.weights import WeightMapping
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.families.z_image.configs import Configs
@@ -27,13 +25,11 @@ from imagefleet.worker.engine.families.z_image.transformer import (
     _angles,
 )
 from imagefleet.worker.engine.families.z_image.transformer_config import TransformerConfig
-from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.rotary import Rotation
-from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.schedulers.registry import step_table
 from tests.unit.engine.flow_family import Z_IMAGE
-from tests.unit.engine.flow_parity import FlowOracle
-from tests.unit.engine.parity import stored_shapes, worst
+from tests.unit.engine.flow_parity import FlowOracle, drawn_block
+from tests.unit.engine.parity import worst
 from tools.parity.flow.z_image_case import (
     FULL_TOKENS,
     GUIDANCES,
@@ -51,7 +47,6 @@ from tools.parity.flow.z_image_case import (
     full_inputs,
     write_configs,
 )
-from tools.parity.known.write import draw
 
 ANSWERS: Final = Z_IMAGE.answers
 NOISE: Final = ANSWERS["noise"]
@@ -163,19 +158,11 @@ class _OneBlock(Block):
 
 def test_a_block_of_full_width_computes_the_same_tokens(tmp_path: Path) -> None:
     config = TransformerConfig.from_json({})
-    network = abstract_network(_OneBlock, config)
-    drawn = {key: draw("transformer", key, shape) for key, shape in stored_shapes(network).items()}
-    (tmp_path / "transformer").mkdir()
-    save_file(drawn, tmp_path / "transformer" / "diffusion_pytorch_model.safetensors")
-    files = CheckpointFiles(tmp_path).open_weights(["transformer"])["transformer"]
-    weights = WeightMapping("transformer", network, files).load(
-        np.dtype(np.float32), Placement.of(1)
-    )
+    block = drawn_block(_OneBlock, config, tmp_path)
     tokens, time = full_inputs()
     places = np.zeros((FULL_TOKENS, 3), np.int64)
     places[:, 0] = 1 + np.arange(FULL_TOKENS)
     rotation = Rotation.of_angles(_angles(config, places))
-    block: Any = nnx.merge(nnx.graphdef(network), weights)
     assert worst(block(tokens, rotation, None, time), ANSWERS["full_block"]) < TOLERANCE
 
 

@@ -185,6 +185,26 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 }
 
 
+FULL_WIDTH: Final = 3072
+"""It is that of FLUX.2 klein 4B."""
+FULL_TOKENS: Final = 4
+"""The blocks of full width get so many tokens of a text."""
+FULL_SIZE: Final = (2, 3)
+"""They get so many rows and columns of an image."""
+FULL_APART: Final = 8
+"""Every 8th number of their outputs is compared."""
+
+
+def full_inputs() -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Return tokens of a text and of an image, `[1, n, 3072]`, and a modulation of two layers,
+    `[1, 6 * 3072]`, for blocks of full width."""
+    random = np.random.RandomState(9)
+    rows, columns = FULL_SIZE
+    shapes = (FULL_TOKENS, FULL_WIDTH), (rows * columns, FULL_WIDTH), (6 * FULL_WIDTH,)
+    text, image, modulation = (random.standard_normal((1, *shape)) for shape in shapes)
+    return text.astype(np.float32), image.astype(np.float32), modulation.astype(np.float32)
+
+
 def write_configs(folder: Path, variant: Variant | None = None) -> None:
     """Write all files of a checkpoint but its weights."""
     variant = variant or Variant()

@@ -11,6 +11,11 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKLFlux2, Flux2KleinPipeline, Flux2Transformer2DModel
+from diffusers.models.transformers.transformer_flux2 import (
+    Flux2PosEmbed,
+    Flux2SingleTransformerBlock,
+    Flux2TransformerBlock,
+)
 from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -19,6 +24,10 @@ from tools.parity.flow.checkpoint import write_weights
 from tools.parity.flow.flux2_klein_case import (
     BLOCK_TOKENS,
     CHANNELS,
+    FULL_APART,
+    FULL_SIZE,
+    FULL_TOKENS,
+    FULL_WIDTH,
     GUIDANCES,
     HEIGHT,
     NEGATIVES,
@@ -32,10 +41,11 @@ from tools.parity.flow.flux2_klein_case import (
     VARIANTS,
     WIDTH,
     Variant,
+    full_inputs,
     write_configs,
 )
 from tools.parity.flow.flux2_klein_loras import CASES, LAYERS, write_loras
-from tools.parity.known.write import init_image
+from tools.parity.known.write import draw, init_image
 from tools.parity.levels import to_levels
 
 _SIZE = (CHANNELS, HEIGHT // PIXELS_PER_TOKEN, WIDTH // PIXELS_PER_TOKEN)
@@ -85,8 +95,30 @@ def flux2_klein_answers() -> Tensors:
         answers[f"image|{guidance}"] = _image(pipeline, guidance)
     for name, variant in VARIANTS.items():
         answers[name] = image_of(variant)
-    answers |= _images_with_loras()
+    answers |= _images_with_loras() | _full_blocks()
     return {key: tensor.clone().contiguous() for key, tensor in answers.items()}
+
+
+def _full_blocks() -> Tensors:
+    """Return outputs of a double and of a single block of the published width, with drawn
+    weights."""
+    sizes = {"dim": FULL_WIDTH, "num_attention_heads": 24, "attention_head_dim": 128}
+    double, single = Flux2TransformerBlock(**sizes), Flux2SingleTransformerBlock(**sizes)
+    for block in (double, single):
+        for key, weight in block.named_parameters():
+            weight.copy_(torch.from_numpy(draw("transformer", key, tuple(weight.shape))))
+    text, image, modulation = map(torch.from_numpy, full_inputs())
+    rows, columns = FULL_SIZE
+    places = torch.zeros(FULL_TOKENS + rows * columns, 4)
+    places[:FULL_TOKENS, 3] = torch.arange(FULL_TOKENS)
+    places[FULL_TOKENS:, 1:3] = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
+    rotation = Flux2PosEmbed(2000, [32] * 4)(places)
+    of_double = double(image, text, modulation, modulation, rotation)
+    of_single = single(torch.cat([text, image], 1), None, modulation[:, : 3 * FULL_WIDTH], rotation)
+    return {
+        "full_double": torch.cat(of_double, 1)[..., ::FULL_APART],
+        "full_single": of_single[..., ::FULL_APART],
+    }
 
 
 def _images_with_loras() -> Tensors:
