@@ -16,6 +16,7 @@ together (`ensemble.safetensors`); `loras`; textual inversions (`inversions`); C
 (`controlnets`); images with the bundled model's LoRA (`outline`); images with the second bundled
 model (`shapes_dit`); the hidden states of text encoders (`qwen3.safetensors` and
 `t5.safetensors`); and the answers for flow models (`z_image.safetensors`, `flux1.safetensors`,
+`stable_diffusion_3.safetensors`,
 `flux2_klein.safetensors` and `flux2_klein_references.safetensors`). The tests that read them need
 no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
@@ -49,6 +50,7 @@ from tools.parity.flow.flux2_klein_truth import flux2_klein_answers
 from tools.parity.flow.known_flux1_truth import known_flux1_answers
 from tools.parity.flow.qwen_truth import qwen_states
 from tools.parity.flow.schedule_truth import flow_runs
+from tools.parity.flow.stable_diffusion_3_truth import stable_diffusion_3_answers
 from tools.parity.flow.t5_truth import t5_states
 from tools.parity.flow.z_image_truth import z_image_answers
 from tools.parity.full_size import full_size
@@ -139,6 +141,10 @@ def write_known_flux1(target: Path) -> None:
     save_file(known_flux1_answers(), target)
 
 
+def write_stable_diffusion_3(target: Path) -> None:
+    save_file(stable_diffusion_3_answers(), target)
+
+
 def write_z_image(target: Path) -> None:
     save_file(z_image_answers(), target)
 
@@ -198,6 +204,7 @@ PARTS = {
     "t5.safetensors": write_t5,
     "flux1.safetensors": write_flux1,
     "known_flux1.safetensors": write_known_flux1,
+    "stable_diffusion_3.safetensors": write_stable_diffusion_3,
     "z_image.safetensors": write_z_image,
     "flux2_klein.safetensors": write_flux2_klein,
     "flux2_klein_references.safetensors": write_flux2_klein_references,

@@ -14,6 +14,7 @@ from diffusers import (
     ControlNetModel,
     Flux2Transformer2DModel,
     FluxTransformer2DModel,
+    SD3Transformer2DModel,
     UNet2DConditionModel,
     ZImageTransformer2DModel,
 )
@@ -36,6 +37,8 @@ from tools.parity.published import CONTROL_NETS, PUBLISHED
 def _text_encoder(**config: Any) -> torch.nn.Module:
     if config.get("model_type") == "qwen3":
         return Qwen3Model(Qwen3Config(**config))
+    if config.get("architectures") == ["CLIPTextModelWithProjection"]:
+        return CLIPTextModelWithProjection(CLIPTextConfig(**config))
     return CLIPTextModel(CLIPTextConfig(**config))
 
 
@@ -48,11 +51,13 @@ def _text_encoder_2(**config: Any) -> torch.nn.Module:
 NETWORKS: Mapping[str, Callable[..., torch.nn.Module]] = {
     "text_encoder": _text_encoder,
     "text_encoder_2": _text_encoder_2,
+    "text_encoder_3": _text_encoder_2,
     "unet": UNet2DConditionModel,
     "controlnet": ControlNetModel,
     "transformer": ZImageTransformer2DModel,
     "vae": AutoencoderKL,
     "FluxTransformer2DModel": FluxTransformer2DModel,
+    "SD3Transformer2DModel": SD3Transformer2DModel,
     "Flux2Transformer2DModel": Flux2Transformer2DModel,
     "AutoencoderKLFlux2": AutoencoderKLFlux2,
     "safety_checker": lambda **config: StableDiffusionSafetyChecker(CLIPConfig(**config)),
@@ -74,9 +79,11 @@ def _describe(name: str, config: dict[str, object]) -> dict[str, object]:
     weights = {
         key.removeprefix("text_model."): weight for key, weight in network.named_parameters()
     }
-    # The statistics of FLUX.2's autoencoder are buffers, without which it cannot decode.
+    # The statistics of FLUX.2's autoencoder, and the positions of Stable Diffusion 3, are buffers.
     weights |= {
-        key: buffer for key, buffer in network.named_buffers() if key.startswith("bn.running_")
+        key: buffer
+        for key, buffer in network.named_buffers()
+        if key.startswith(("bn.running_", "pos_embed."))
     }
     lines = sorted(f"{key} {_without_1x1(weight)}" for key, weight in weights.items())
     return {

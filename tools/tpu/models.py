@@ -15,7 +15,12 @@ from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.families.stable_diffusion.family import STABLE_DIFFUSION
 from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
 from imagefleet.worker.engine.families.z_image.configs import TEXT_LENGTH
-from tools.parity.flow import flux1_case, flux2_klein_case, z_image_case
+from tools.parity.flow import (
+    flux1_case,
+    flux2_klein_case,
+    stable_diffusion_3_case,
+    z_image_case,
+)
 from tools.parity.flow.checkpoint import write_files
 from tools.parity.flow.published import FLOW_MODELS
 from tools.parity.published import PUBLISHED
@@ -30,6 +35,8 @@ _FLOW_SHAPE: Final = Shape(height=1024, width=1024)
 _FLOW_FILES: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
     "flux1": (flux1_case.INDEX, flux1_case.SCHEDULER),
     "flux2": ({**flux2_klein_case.INDEX, "is_distilled": True}, flux2_klein_case.SCHEDULER),
+    "sd3": (stable_diffusion_3_case.INDEX, stable_diffusion_3_case.SCHEDULER),
+    "sd3.5": (stable_diffusion_3_case.INDEX, stable_diffusion_3_case.SCHEDULER),
     "z": (z_image_case.INDEX, z_image_case.STATIC),
 }
 """By the beginning of a model's name: its model_index.json and its scheduler."""
@@ -39,6 +46,9 @@ STEPS: Final[Mapping[str, tuple[int, ...]]] = {
     "flux2_klein_9b": (4,),
     "flux1_schnell": (4,),
     "flux1_dev": (28,),
+    "sd3_medium": (28,),
+    "sd3.5_medium": (40,),
+    "sd3.5_large": (28,),
 }
 """The steps at which flow models are usually run. Z-Image is Turbo, which has no guidance then."""
 
@@ -58,6 +68,9 @@ BLOCKS: Final[Mapping[str, Mapping[str, int]]] = {
     "flux2_klein_9b": {"num_layers": 8, "num_single_layers": 24},
     "flux1_schnell": {"num_layers": 19, "num_single_layers": 38},
     "flux1_dev": {"num_layers": 19, "num_single_layers": 38},
+    "sd3_medium": {"num_layers": 24},
+    "sd3.5_medium": {"num_layers": 24},
+    "sd3.5_large": {"num_layers": 38},
 }
 """By flow model: the fields of its transformer's config that count equal blocks."""
 

@@ -38,6 +38,8 @@ from tools.parity.flow import (
     flux1_loras,
     flux2_klein_case,
     flux2_klein_loras,
+    stable_diffusion_3_case,
+    stable_diffusion_3_loras,
     z_image_case,
     z_image_loras,
 )
@@ -267,5 +269,11 @@ FLUX1: Final = FlowFamily("FLUX.1", flux1_case, flux1_loras, "flux1.safetensors"
 KNOWN_FLUX1: Final = replace(FLUX1, file="known_flux1.safetensors")
 FLUX2_KLEIN: Final = FlowFamily(
     "FLUX.2 klein", flux2_klein_case, flux2_klein_loras, "flux2_klein.safetensors"
+)
+STABLE_DIFFUSION_3: Final = FlowFamily(
+    "Stable Diffusion 3",
+    stable_diffusion_3_case,
+    stable_diffusion_3_loras,
+    "stable_diffusion_3.safetensors",
 )
 Z_IMAGE: Final = FlowFamily("Z-Image", z_image_case, z_image_loras, "z_image.safetensors")

@@ -21,6 +21,9 @@ from tools.tpu.models import write_flow_configs
         ("z_image", "v6e-8", 1, 20.3),
         ("flux1_schnell", "v5e-8", 4, 33.7),
         ("flux1_dev", "v6e-8", 2, 33.7),
+        ("sd3_medium", "v5e-8", 2, 15.1),
+        ("sd3.5_medium", "v6e-8", 1, 15.5),
+        ("sd3.5_large", "v5e-8", 4, 27.5),
     ],
 )
 def test_the_fewest_devices_that_hold_a_copy_and_an_image_of_1024_are_known(

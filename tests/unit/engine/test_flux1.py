@@ -106,7 +106,7 @@ def _tokens_after(oracle: FlowOracle, name: str, dtype: DTypeLike) -> dict[str, 
     kind, number = name.split(".")
     block: Any = getattr(network, kind)[int(number)]
     pooled = network.time_text_embed.text_embedder(jnp.asarray(ANSWERS["pooled"][:1], dtype))
-    time = network.time_text_embed(jnp.array(TIMESTEPS[:1]), jnp.array(GUIDANCES[-1:]), pooled)
+    time = network.time_text_embed(jnp.array(TIMESTEPS[:1]), pooled, jnp.array(GUIDANCES[-1:]))
     rotation = rotation_of(network.config, BLOCK_TOKENS, HEIGHT // 8, WIDTH // 8)
     text, image = (
         jnp.asarray(ANSWERS[f"{name}.in.{key}"], dtype)

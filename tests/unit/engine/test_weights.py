@@ -35,6 +35,12 @@ from imagefleet.worker.engine.families.stable_diffusion.control_net import Contr
 from imagefleet.worker.engine.families.stable_diffusion.control_net_config import ControlNetConfig
 from imagefleet.worker.engine.families.stable_diffusion.unet import UNet
 from imagefleet.worker.engine.families.stable_diffusion.unet_config import UNetConfig
+from imagefleet.worker.engine.families.stable_diffusion_3.transformer import (
+    Transformer as Sd3Transformer,
+)
+from imagefleet.worker.engine.families.stable_diffusion_3.transformer_config import (
+    TransformerConfig as Sd3Config,
+)
 from imagefleet.worker.engine.families.z_image.transformer import Transformer
 from imagefleet.worker.engine.families.z_image.transformer_config import TransformerConfig
 from imagefleet.worker.engine.networks.abstract_network import abstract_network
@@ -233,6 +239,7 @@ NETWORKS: Final[dict[str, tuple[Any, Any]]] = {
     "controlnet": (ControlNet, ControlNetConfig),
     "transformer": (Transformer, TransformerConfig),
     "FluxTransformer2DModel": (Flux1Transformer, Flux1Config),
+    "SD3Transformer2DModel": (Sd3Transformer, Sd3Config),
     "vae": (Vae, VaeConfig),
     "Flux2Transformer2DModel": (Flux2Transformer, Flux2Config),
     "AutoencoderKLFlux2": (Flux2Vae, Flux2VaeConfig),

@@ -1,7 +1,8 @@
 """The configs of published flow models, without their weights.
 
 The checkpoints are Tongyi-MAI/Z-Image-Turbo, black-forest-labs/FLUX.2-klein-4B and -9B, and
-black-forest-labs/FLUX.1-schnell and -dev. Only values other than the libraries' defaults are
+black-forest-labs/FLUX.1-schnell and -dev, and stabilityai/stable-diffusion-3-medium-diffusers,
+-3.5-medium and -3.5-large. Only values other than the libraries' defaults are
 listed, and the class where a part has several.
 """
 
@@ -39,25 +40,49 @@ _FLUX1_VAE: Final[dict[str, Any]] = {
     "use_quant_conv": False,
     "use_post_quant_conv": False,
 }
+_CLIP_L: Final[dict[str, Any]] = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+}
+_T5_XXL: Final[dict[str, Any]] = {
+    "model_type": "t5",
+    "d_model": 4096,
+    "d_kv": 64,
+    "d_ff": 10_240,
+    "num_layers": 24,
+    "num_heads": 64,
+    "feed_forward_proj": "gated-gelu",
+    "tie_word_embeddings": False,
+}
 _FLUX1: Final[dict[str, dict[str, Any]]] = {
-    "text_encoder": {
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "num_attention_heads": 12,
-        "num_hidden_layers": 12,
-    },
-    "text_encoder_2": {
-        "model_type": "t5",
-        "d_model": 4096,
-        "d_kv": 64,
-        "d_ff": 10_240,
-        "num_layers": 24,
-        "num_heads": 64,
-        "feed_forward_proj": "gated-gelu",
-        "tie_word_embeddings": False,
-    },
+    "text_encoder": _CLIP_L,
+    "text_encoder_2": _T5_XXL,
     "transformer": {"_class_name": "FluxTransformer2DModel"},
     "vae": _FLUX1_VAE,
+}
+_PROJECTED: Final = {"architectures": ["CLIPTextModelWithProjection"]}
+_SD3: Final[dict[str, dict[str, Any]]] = {
+    "text_encoder": {**_CLIP_L, **_PROJECTED, "projection_dim": 768},
+    "text_encoder_2": {
+        **_PROJECTED,
+        "hidden_size": 1280,
+        "intermediate_size": 5120,
+        "num_attention_heads": 20,
+        "num_hidden_layers": 32,
+        "hidden_act": "gelu",
+        "projection_dim": 1280,
+    },
+    "text_encoder_3": _T5_XXL,
+    "transformer": {
+        "_class_name": "SD3Transformer2DModel",
+        "num_layers": 24,
+        "num_attention_heads": 24,
+        "caption_projection_dim": 1536,
+        "pos_embed_max_size": 192,
+    },
+    "vae": {**_FLUX1_VAE, "scaling_factor": 1.5305, "shift_factor": 0.0609},
 }
 
 FLOW_MODELS: Final[Mapping[str, Mapping[str, dict[str, Any]]]] = {
@@ -97,6 +122,26 @@ FLOW_MODELS: Final[Mapping[str, Mapping[str, dict[str, Any]]]] = {
     "flux1_dev": {
         **_FLUX1,
         "transformer": {"_class_name": "FluxTransformer2DModel", "guidance_embeds": True},
+    },
+    "sd3_medium": _SD3,
+    "sd3.5_medium": {
+        **_SD3,
+        "transformer": {
+            **_SD3["transformer"],
+            "pos_embed_max_size": 384,
+            "dual_attention_layers": list(range(13)),
+            "qk_norm": "rms_norm",
+        },
+    },
+    "sd3.5_large": {
+        **_SD3,
+        "transformer": {
+            **_SD3["transformer"],
+            "num_layers": 38,
+            "num_attention_heads": 38,
+            "caption_projection_dim": 2432,
+            "qk_norm": "rms_norm",
+        },
     },
 }
 """By model and network: the fields of its `config.json`."""

@@ -65,7 +65,7 @@ _TRANSFORMER: Final[Fields] = {
     "_name_or_path": ["somewhere"],
     "unknown_field": [1],
 }
-_CLIPS: Final[Structures] = [
+CLIPS: Final[Structures] = [
     {"num_hidden_layers": 3},
     {"num_attention_heads": 4},
     {"hidden_act": "gelu"},
@@ -84,7 +84,7 @@ _CLIPS: Final[Structures] = [
     {"torch_dtype": "bfloat16"},
     {"unknown_field": 1},
 ]
-_T5S: Final[Structures] = [
+T5S: Final[Structures] = [
     {"num_layers": 1},
     {"num_heads": 2},
     {"d_kv": 4},
@@ -121,7 +121,7 @@ VAES: Final[Structures] = [
     {"act_fn": "gelu"},
     {"latent_channels": 4},
 ]
-_VAE: Final[Fields] = {
+VAE: Final[Fields] = {
     "scaling_factor": [0.5, 1.0, REMOVED],
     "shift_factor": [-0.2, 0.0, None, REMOVED],
     "latents_mean": [[0.1] * 16],
@@ -148,7 +148,7 @@ CLASSES: Final[Fields] = {
     "_diffusers_version": ["0.30.0", REMOVED],
     "unknown_field": [True],
 }
-_CLIP_TOKENIZER: Final[Fields] = {
+CLIP_TOKENIZER: Final[Fields] = {
     "model_max_length": [77, 20, 100, REMOVED],
     "padding_side": ["right", "left"],
     "truncation_side": ["left", "right"],
@@ -160,7 +160,7 @@ _CLIP_TOKENIZER: Final[Fields] = {
     "do_lower_case": [True, False],
     "tokenizer_class": ["T5Tokenizer"],
 }
-_T5_TOKENIZER: Final[Fields] = {
+T5_TOKENIZER: Final[Fields] = {
     "model_max_length": [512, 100, REMOVED],
     "padding_side": ["right", "left"],
     "truncation_side": ["left", "right"],
@@ -211,14 +211,14 @@ def _draw_job(draft: Draft, *, fills: bool) -> Job:
 
 
 def _change_clip(draft: Draft) -> None:
-    fields = draft.random.choice(_CLIPS)
+    fields = draft.random.choice(CLIPS)
     draft.edit(TEXT_FILE, **fields)
     if "hidden_size" in fields and draft.random.random() < 0.8:
         draft.edit(TRANSFORMER_FILE, pooled_projection_dim=fields["hidden_size"])
 
 
 def _change_t5(draft: Draft) -> None:
-    fields = draft.random.choice(_T5S)
+    fields = draft.random.choice(T5S)
     draft.edit(_T5_FILE, **fields)
     if "d_model" in fields and draft.random.random() < 0.8:
         draft.edit(TRANSFORMER_FILE, joint_attention_dim=fields["d_model"])
@@ -228,10 +228,10 @@ _CHANGES: Final[tuple[tuple[Change, int], ...]] = (
     (partial(change_transformer, fields=_TRANSFORMER, structures=TRANSFORMERS), 20),
     (_change_clip, 12),
     (_change_t5, 16),
-    (partial(change_vae, fields=_VAE, structures=VAES, pixels=4), 12),
+    (partial(change_vae, fields=VAE, structures=VAES, pixels=4), 12),
     (change_scheduler, 24),
-    (partial(edit_one, file=TOKENIZER_FILE, fields=_CLIP_TOKENIZER), 6),
-    (partial(edit_one, file=_T5_TOKENIZER_FILE, fields=_T5_TOKENIZER), 10),
+    (partial(edit_one, file=TOKENIZER_FILE, fields=CLIP_TOKENIZER), 6),
+    (partial(edit_one, file=_T5_TOKENIZER_FILE, fields=T5_TOKENIZER), 10),
     (partial(edit_one, file=INDEX, fields=CLASSES), 8),
     (partial(add_loras, cases=CASES, write=write_loras), 12),
 )

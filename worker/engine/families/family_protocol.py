@@ -66,6 +66,10 @@ class FamilyModel(Protocol):
     def shape_multiple(self) -> int:
         """Return the pixels of which height and width must be multiples."""
 
+    @property
+    def largest_side(self) -> int | None:
+        """Return the most pixels of height and width. None: there is no limit."""
+
     def noise_schedule(self, shape: Shape) -> Schedule:
         """Return the noise schedule for images of a shape. Equal schedules share step tables."""
 

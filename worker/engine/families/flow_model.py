@@ -28,13 +28,23 @@ class FlowModel:
 
     title: ClassVar[str]
     """Errors name the family so."""
-    native_shape: Shape = _NATIVE_SHAPE
-    max_clip_skip: int = 0
     rescales_guidance: bool = False
     weighs_prompts: bool = False
     latent_format: LatentFormat | None = None
     inversions: tuple[LoadedInversion, ...] = ()
     int8_weights: bool = False
+
+    @property
+    def native_shape(self) -> Shape:
+        return _NATIVE_SHAPE
+
+    @property
+    def largest_side(self) -> int | None:
+        return None
+
+    @property
+    def max_clip_skip(self) -> int:
+        return 0
 
     def with_textual_inversions(
         self, options: Sequence[TextualInversionOption], tokenizer: PromptTokenizer

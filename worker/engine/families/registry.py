@@ -9,9 +9,16 @@ from imagefleet.worker.engine.families.family_protocol import Family, FamilyMode
 from imagefleet.worker.engine.families.flux1.family import FLUX1
 from imagefleet.worker.engine.families.flux2_klein.family import FLUX2_KLEIN
 from imagefleet.worker.engine.families.stable_diffusion.family import STABLE_DIFFUSION
+from imagefleet.worker.engine.families.stable_diffusion_3.family import STABLE_DIFFUSION_3
 from imagefleet.worker.engine.families.z_image.family import Z_IMAGE
 
-FAMILIES: Final[tuple[Family, ...]] = (STABLE_DIFFUSION, Z_IMAGE, FLUX2_KLEIN, FLUX1)
+FAMILIES: Final[tuple[Family, ...]] = (
+    STABLE_DIFFUSION,
+    Z_IMAGE,
+    FLUX2_KLEIN,
+    FLUX1,
+    STABLE_DIFFUSION_3,
+)
 NETWORKS: Final = tuple(dict.fromkeys(name for family in FAMILIES for name in family.networks))
 """It has the folders of networks that this engine knows. model_index.json lists those of a
 checkpoint."""

@@ -195,9 +195,10 @@ def choose_shapes(shapes: Sequence[Shape], model: FamilyModel) -> tuple[Shape, .
     Each side must be divisible by 2 as often as the networks halve it.
 
     Raises:
-        ConfigurationError: a side is not a multiple of what the networks need.
+        ConfigurationError: a side is not a multiple of what the networks need, or the denoiser has
+            no positions for it.
     """
-    multiple = model.shape_multiple
+    multiple, most = model.shape_multiple, model.largest_side
     for shape in shapes:
         sides = (shape.height, shape.width)
         if any(side % multiple or side < multiple for side in sides):
@@ -205,6 +206,11 @@ def choose_shapes(shapes: Sequence[Shape], model: FamilyModel) -> tuple[Shape, .
                 f"IMAGEFLEET_SHAPES: {shape}: height and width must be multiples of {multiple} "
                 f"(autoencoder {model.pixels_per_latent} x denoiser "
                 f"{multiple // model.pixels_per_latent})"
+            )
+        if most is not None and max(sides) > most:
+            raise ConfigurationError(
+                f"IMAGEFLEET_SHAPES: {shape}: height and width must be at most {most} (the "
+                "denoiser has no positions beyond)"
             )
     return tuple(shapes)
 

@@ -1,10 +1,11 @@
-"""Define CLIP's text encoder (Radford et al. 2021), as Stable Diffusion 1, 2 and XL use it.
+"""Define CLIP's text encoder (Radford et al. 2021), as Stable Diffusion and FLUX.1 use it.
 
 Input: token ids. Output: the hidden states of every token and the pooled state of the prompt. This
 module does not tokenize (see `worker.engine.tokenizers.clip`) and does not choose the states that
 a denoiser reads (see the prompt encoder of its family).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, Self
 
@@ -147,3 +148,14 @@ class ClipText(nnx.Module):
         """Return the position of the first end token, int32 `[b]`."""
         end = self.config.eos_token_id
         return jnp.argmax(tokens if end == _LEGACY_EOS_TOKEN_ID else tokens == end, axis=1)
+
+
+def skip_layers(hidden_states: Sequence[jax.Array], skip: jax.Array) -> jax.Array:
+    """Return for each row, `[b, n, c]`, the hidden states that lie `skip [b]` before the last.
+
+    Selecting layer by layer needs no memory for all of them.
+    """
+    chosen, *later = hidden_states
+    for left, states in zip(reversed(range(len(later))), later, strict=True):
+        chosen = jnp.where((skip <= left)[:, None, None], states, chosen)
+    return chosen

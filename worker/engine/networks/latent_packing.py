@@ -1,4 +1,4 @@
-"""Pack squares of latents into one, as the pipelines of FLUX do.
+"""Pack squares of latents into one, as the pipelines of FLUX do, or into patches.
 
 Input and output are latents, channels last. Nothing else is computed.
 
@@ -26,3 +26,17 @@ def unpack(latents: jax.Array) -> jax.Array:
     batch, height, width, _ = latents.shape
     x = latents.reshape(batch, height, width, -1, PATCH, PATCH)
     return x.transpose(0, 1, 4, 2, 5, 3).reshape(batch, height * PATCH, width * PATCH, -1)
+
+
+def split_patches(latents: jax.Array) -> jax.Array:
+    """Reshape latents `[b, 2h, 2w, c / 4]` to patches `[b, h w, c]`, in which the channels of a
+    latent lie side by side."""
+    batch, height, width, channels = latents.shape
+    x = latents.reshape(batch, height // PATCH, PATCH, width // PATCH, PATCH, channels)
+    return x.swapaxes(2, 3).reshape(batch, -1, PATCH * PATCH * channels)
+
+
+def join_patches(patches: jax.Array, rows: int, columns: int) -> jax.Array:
+    """Undo `split_patches`."""
+    x = patches.reshape(len(patches), rows, columns, PATCH, PATCH, -1).swapaxes(2, 3)
+    return x.reshape(len(patches), rows * PATCH, columns * PATCH, -1)

@@ -42,22 +42,25 @@ class Rotation(NamedTuple):
         return Rotation(*(table[..., tokens, :] for table in self))
 
 
-def place_heads(x: jax.Array, norm: RmsNorm | None, rotation: Rotation, *, heads: int) -> jax.Array:
+def place_heads(
+    x: jax.Array, norm: RmsNorm | None, rotation: Rotation | None, *, heads: int
+) -> jax.Array:
     """Normalise the heads of queries or keys, and rotate their pairs by the positions of tokens.
 
     Args:
         x: `[b, n, h d]`.
-        norm: Of a head.
-        rotation: For the tokens. The numbers of a pair lie side by side.
+        norm: Of a head. None: heads stay as they are.
+        rotation: For the tokens. The numbers of a pair lie side by side. None: nothing is rotated.
         heads: Number of heads.
     """
-    if norm is not None and rotates_by_kernel(x, heads):
+    if norm is not None and rotation is not None and rotates_by_kernel(x, heads):
         cosines, sines = (jnp.asarray(each).reshape(-1, *each.shape[-2:]) for each in rotation)
         scale, epsilon = norm.scale[...], norm.epsilon
         return rotate_heads(x, scale, cosines, sines, heads=heads, epsilon=epsilon)
     by_head = x.reshape(*x.shape[:2], heads, -1)
     by_head = by_head if norm is None else norm(by_head)
-    return rotate_pairs(by_head, rotation).reshape(x.shape)
+    by_head = by_head if rotation is None else rotate_pairs(by_head, rotation)
+    return by_head.reshape(x.shape)
 
 
 def axis_angles(

@@ -2,8 +2,9 @@
 
 These are diffusers' FlowMatchEulerDiscreteScheduler, FlowMatchHeunDiscreteScheduler and
 FlowMatchLCMScheduler, and with `use_flow_sigmas` DPMSolverMultistepScheduler and
-UniPCMultistepScheduler. The noise levels of Euler and LCM begin as diffusers' pipelines of flow
-models give them, from 1 to 1 / steps. The others begin as each scheduler makes them.
+UniPCMultistepScheduler. The noise levels of Euler and LCM begin as diffusers' pipeline of the
+family gives them, from 1 to 1 / steps, or gives none. The others begin as each scheduler makes
+them.
 """
 
 from itertools import pairwise
@@ -69,9 +70,7 @@ def flow_heun(schedule: FlowSchedule, steps: int, skipped: int = 0) -> Coefficie
     the last levels.
     """
     train = schedule.num_train_timesteps
-    ends = schedule.shifted_by_file(np.array([train, 1], np.float32) / train)
-    first, last = (float(end) * train for end in ends)
-    sigmas = schedule.shifted_by_file(np.linspace(first, last, steps) / train)
+    sigmas = schedule.shifted_by_file(_trained_levels(schedule, steps, shift_ends=True))
     levels = [*_levels(sigmas), CLEAN]
     rows, at = [], []
     for index in range(skipped, steps):
@@ -120,7 +119,10 @@ def _pipeline_levels(
     schedule: FlowSchedule, steps: int, skipped: int
 ) -> tuple[list[float], list[NoiseLevel]]:
     """Return the timesteps of the steps that run, the noise level at each, and the clean one."""
-    given = np.linspace(1.0, 1 / steps, steps).astype(np.float32)
+    given: NDArray[Any] = np.linspace(1.0, 1 / steps, steps).astype(np.float32)
+    if not schedule.has_pipeline_levels:
+        is_static = not schedule.use_dynamic_shifting
+        given = _trained_levels(schedule, steps, shift_ends=is_static)
     sigmas = schedule.stretched(schedule.shifted(given, steps))
     if schedule.sigma_spacing is not None:
         ends = float(sigmas[0]), float(sigmas[-1])
@@ -128,6 +130,16 @@ def _pipeline_levels(
     exact = sigmas.astype(np.float32)[skipped:]
     timesteps = exact * np.float32(schedule.num_train_timesteps)
     return [float(timestep) for timestep in timesteps], [*_levels(exact), CLEAN]
+
+
+def _trained_levels(schedule: FlowSchedule, steps: int, *, shift_ends: bool) -> NDArray[Any]:
+    """Return levels from the first to the last of training, which may be shifted by the file."""
+    train = schedule.num_train_timesteps
+    ends: NDArray[Any] = np.array([train, 1], np.float32) / train
+    if shift_ends:
+        ends = schedule.shifted_by_file(ends)
+    first, last = (float(end) * train for end in ends)
+    return np.linspace(first, last, steps) / train
 
 
 def _levels(sigmas: Sigmas) -> list[NoiseLevel]:

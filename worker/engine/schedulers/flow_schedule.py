@@ -94,6 +94,9 @@ class FlowSchedule:
     """By scheduler, it has the field, with its value, for which the scheduler cannot run with this
     file."""
     image_shift: ImageShift = NoImageShift()
+    has_pipeline_levels: bool = True
+    """Whether diffusers' pipeline of the family gives `euler` and `lcm` their levels, from 1 to
+    1 / steps. Otherwise they begin with levels from the first to the last of training."""
     prediction_type: Prediction = Prediction.FLOW
 
     @classmethod
@@ -158,6 +161,10 @@ class FlowSchedule:
         slope = (self.max_shift - self.base_shift) / span if span else 0.0
         mu = tokens * slope + (self.base_shift - slope * self.base_image_seq_len)
         return replace(self, image_shift=LinearShift(mu))
+
+    def without_pipeline_levels(self) -> Self:
+        """Return the schedule for a pipeline that gives no noise levels."""
+        return replace(self, has_pipeline_levels=False)
 
     def refusing_pipeline_levels(self) -> Self:
         """Return the schedule for a pipeline that gives no noise levels if the file has

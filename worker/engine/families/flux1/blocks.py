@@ -14,25 +14,10 @@ from flax import nnx
 from imagefleet.worker.engine.families.flux1.transformer_config import EPSILON, TransformerConfig
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear
+from imagefleet.worker.engine.networks.gelu_mlp import GeluMlp, tanh_gelu
 from imagefleet.worker.engine.networks.joint_attention import JointAttention
 from imagefleet.worker.engine.networks.modulation import Modulation
 from imagefleet.worker.engine.networks.rotary import Rotation, place_heads
-
-
-def _gelu(x: jax.Array) -> jax.Array:
-    """Return GELU by its tanh (Hendrycks & Gimpel 2016), with which the model was trained."""
-    return jax.nn.gelu(x, approximate=True)
-
-
-class FeedForward(nnx.Module):
-    """It is diffusers' FeedForward with `gelu-approximate`."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        self.linear_in = linear(config.width, config.inner_width)
-        self.linear_out = linear(config.inner_width, config.width)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.linear_out(_gelu(self.linear_in(x)))
 
 
 class DoubleBlock(nnx.Module):
@@ -42,8 +27,8 @@ class DoubleBlock(nnx.Module):
         self.norm1 = Modulation(config.width, 2, use_bias=True)
         self.norm1_context = Modulation(config.width, 2, use_bias=True)
         self.attn = JointAttention(config.width, config.num_attention_heads, EPSILON, use_bias=True)
-        self.ff = FeedForward(config)
-        self.ff_context = FeedForward(config)
+        self.ff = GeluMlp(config.width)
+        self.ff_context = GeluMlp(config.width)
 
     def __call__(
         self,
@@ -104,5 +89,5 @@ class SingleBlock(nnx.Module):
         """Map the tokens of the text and of the image after it, `[b, n, d]`. See `DoubleBlock`."""
         (modulated,) = self.norm(time)
         inputs = modulated.normalized(x, EPSILON)
-        hidden = [self.attn(inputs, rotation, mask), _gelu(self.proj_mlp(inputs))]
+        hidden = [self.attn(inputs, rotation, mask), tanh_gelu(self.proj_mlp(inputs))]
         return x + modulated.gate * self.proj_out(jnp.concatenate(hidden, axis=-1))

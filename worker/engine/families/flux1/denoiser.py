@@ -16,11 +16,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.checkpoint.weights import Params
-from imagefleet.worker.engine.families.flux1.text_states import TextStates
-from imagefleet.worker.engine.families.flux1.transformer import EmbeddedText, Transformer
+from imagefleet.worker.engine.families.flux1.transformer import Transformer
+from imagefleet.worker.engine.families.t5_states import T5States
 from imagefleet.worker.engine.networks.clip_text import ClipText
 from imagefleet.worker.engine.networks.lora_layers import merge_network
 from imagefleet.worker.engine.networks.reference_image import Reference
+from imagefleet.worker.engine.networks.time_and_text import EmbeddedText
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 
@@ -29,7 +30,7 @@ from imagefleet.worker.engine.sampling.image_input import ImageInput
 class Flux1Denoiser:
     """The structure of the text encoders and of the transformer; their weights are arguments."""
 
-    text_encoding: TextStates
+    text_encoding: T5States
     """It runs T5, the first of the text encoders."""
     clip: nnx.GraphDef[nnx.Module]
     """It is the second one."""

@@ -12,7 +12,7 @@ from flax import nnx
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.flux1.configs import Configs
 from imagefleet.worker.engine.families.flux1.parts import CLIP, T5, TRANSFORMER, VAE
-from imagefleet.worker.engine.families.flux1.transformer import EmbeddedText, Transformer
+from imagefleet.worker.engine.families.flux1.transformer import Transformer
 from imagefleet.worker.engine.networks.matmul_flops import (
     ImageFlops,
     abstract_array,
@@ -20,6 +20,7 @@ from imagefleet.worker.engine.networks.matmul_flops import (
     matmul_flops,
     network_flops,
 )
+from imagefleet.worker.engine.networks.time_and_text import EmbeddedText
 from imagefleet.worker.engine.networks.vae import Vae
 
 

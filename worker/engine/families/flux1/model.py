@@ -25,9 +25,9 @@ from imagefleet.worker.engine.families.flux1.parts import (
     TRANSFORMER,
     VAE,
 )
-from imagefleet.worker.engine.families.flux1.text_states import TextStates
 from imagefleet.worker.engine.families.flux1.transformer import Transformer
 from imagefleet.worker.engine.families.flux1.workspace import workspace_bytes
+from imagefleet.worker.engine.families.t5_states import T5States
 from imagefleet.worker.engine.networks.abstract_network import abstract_network
 from imagefleet.worker.engine.networks.clip_text import ClipText
 from imagefleet.worker.engine.networks.latent_scale import LatentScale
@@ -109,7 +109,7 @@ class Flux1(FlowModel):
         graphs: dict[str, Any] = {name: nnx.graphdef(each) for name, each in networks.items()}
         programs = DiffusionPrograms(
             denoiser=Flux1Denoiser(
-                text_encoding=TextStates(graphs[T5], self.configs.t5.d_model, dtype),
+                text_encoding=T5States(graphs[T5], self.configs.t5.d_model, dtype, texts=1),
                 clip=graphs[CLIP],
                 transformer=graphs[TRANSFORMER],
                 dtype=dtype,

@@ -8,7 +8,7 @@ Axes: b rows, h w latent size, c latent channels, n tokens, t of them those of t
 the transformer.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,60 +20,15 @@ from imagefleet.worker.engine.families.flux1.blocks import DoubleBlock, SingleBl
 from imagefleet.worker.engine.families.flux1.transformer_config import (
     EPSILON,
     ROPE_THETA,
-    TIME_WAVES,
     TransformerConfig,
 )
 from imagefleet.worker.engine.networks.blocks import linear
+from imagefleet.worker.engine.networks.gelu_mlp import GeluMlp
 from imagefleet.worker.engine.networks.latent_packing import PATCH, pack, unpack
 from imagefleet.worker.engine.networks.modulation import FinalNorm
 from imagefleet.worker.engine.networks.reference_image import Reference
 from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles
-from imagefleet.worker.engine.networks.sinusoids import sinusoids
-
-
-class EmbeddedText(NamedTuple):
-    """It has texts as the blocks read them."""
-
-    tokens: jax.Array
-    """They are `[b, t, d]`."""
-    pooled: jax.Array
-    """It is added to the embedded time, `[b, d]`."""
-
-
-class Embedder(nnx.Module):
-    """It is diffusers' TimestepEmbedding, and its PixArtAlphaTextProjection with SiLU."""
-
-    def __init__(self, channels_in: int, width: int) -> None:
-        self.linear_1 = linear(channels_in, width)
-        self.linear_2 = linear(width, width)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[b, channels_in]` to `[b, d]`."""
-        return self.linear_2(jax.nn.silu(self.linear_1(x)))
-
-
-class Conditioning(nnx.Module):
-    """It is diffusers' CombinedTimestepTextProjEmbeddings, with guidance or without it."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        self.timestep_embedder = Embedder(TIME_WAVES, config.width)
-        self.guidance_embedder = (
-            Embedder(TIME_WAVES, config.width) if config.guidance_embeds else None
-        )
-        self.text_embedder = Embedder(config.pooled_projection_dim, config.width)
-
-    def __call__(self, timesteps: jax.Array, guidance: jax.Array, pooled: jax.Array) -> jax.Array:
-        """Embed float32 timesteps and guidance scales `[b]`, beside an embedded text `[b, d]`."""
-        time = self.timestep_embedder(_waves(timesteps, pooled))
-        if self.guidance_embedder is not None:
-            # As in diffusers, it is embedded as a timestep that many times larger.
-            time += self.guidance_embedder(_waves(guidance * 1000, pooled))
-        return time + pooled
-
-
-def _waves(numbers: jax.Array, like: jax.Array) -> jax.Array:
-    waves = sinusoids(numbers, TIME_WAVES, flip_sin_to_cos=True, freq_shift=0)
-    return waves.astype(like.dtype)
+from imagefleet.worker.engine.networks.time_and_text import EmbeddedText, TimeTextEmbedding
 
 
 class Transformer(nnx.Module):
@@ -82,15 +37,16 @@ class Transformer(nnx.Module):
     weight_names: ClassVar = WeightNames(
         to_checkpoint=(
             (r"^(transformer_blocks\.\d+\.attn\.to_out)\b", r"\1.0"),
-            (r"\b(ff|ff_context)\.linear_in\b", r"\1.net.0.proj"),
-            (r"\b(ff|ff_context)\.linear_out\b", r"\1.net.2"),
+            *GeluMlp.weight_rules,
         )
     )
 
     def __init__(self, config: TransformerConfig) -> None:
         width = config.width
         self.config = config
-        self.time_text_embed = Conditioning(config)
+        self.time_text_embed = TimeTextEmbedding(
+            width, config.pooled_projection_dim, has_guidance=config.guidance_embeds
+        )
         self.context_embedder = linear(config.joint_attention_dim, width)
         self.x_embedder = linear(config.in_channels, width)
         self.transformer_blocks = nnx.List(DoubleBlock(config) for _ in range(config.num_layers))
@@ -132,7 +88,7 @@ class Transformer(nnx.Module):
         rows, columns, tokens = height // PATCH, width // PATCH, text.tokens
         count, end = tokens.shape[1], tokens.shape[1] + rows * columns
         image = self.x_embedder(_tokens_of(latents))
-        time = self.time_text_embed(timesteps, guidance, text.pooled)
+        time = self.time_text_embed(timesteps, text.pooled, guidance)
         rotation = rotation_of(self.config, count, rows, columns, reference is not None)
         mask: jax.Array | None = None
         if reference is not None:

@@ -99,6 +99,10 @@ class StableDiffusion:
     def shape_multiple(self) -> int:
         return self.configs.shape_multiple
 
+    @property
+    def largest_side(self) -> None:
+        return None
+
     def noise_schedule(self, shape: Shape) -> NoiseSchedule:
         """Return the schedule, which is that of every shape."""
         return self.configs.noise

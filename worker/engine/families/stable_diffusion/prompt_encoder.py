@@ -16,7 +16,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.families.stable_diffusion.prompt_chunks import used_tokens, weigh
-from imagefleet.worker.engine.networks.clip_text import ClipText
+from imagefleet.worker.engine.networks.clip_text import ClipText, skip_layers
 from imagefleet.worker.engine.networks.lora_layers import merge_network
 
 
@@ -80,10 +80,10 @@ class PromptEncoder:
         # two, its refiner one; they concatenate the penultimate states of all (Podell et al. 2023,
         # section 2.1).
         if not self.is_xl:
-            chosen = _skip_layers(states[0].hidden_states, skip)
+            chosen = skip_layers(states[0].hidden_states, skip)
             hidden, pooled = [encoders[0].final_layer_norm(chosen)], None
         else:
-            hidden = [_skip_layers(state.hidden_states[:-1], skip) for state in states]
+            hidden = [skip_layers(state.hidden_states[:-1], skip) for state in states]
             # As in diffusers, the first encoder with a projection has the pooled state.
             pooled = next(state.pooled for state in states if state.pooled is not None)
             pooled = pooled.reshape(slots, pair, chunks, -1)[:, :, 0]
@@ -98,17 +98,6 @@ class PromptEncoder:
         if self.force_zeros_for_empty_prompt:
             return EncodedPrompt(*_zero_absent_negatives(prompt, has_negative))
         return prompt
-
-
-def _skip_layers(hidden_states: Sequence[jax.Array], skip: jax.Array) -> jax.Array:
-    """Return for each row, `[b, n, c]`, the hidden states that lie `skip [b]` before the last.
-
-    Selecting layer by layer needs no memory for all of them.
-    """
-    chosen, *later = hidden_states
-    for left, states in zip(reversed(range(len(later))), later, strict=True):
-        chosen = jnp.where((skip <= left)[:, None, None], states, chosen)
-    return chosen
 
 
 def _zero_absent_negatives(prompt: tuple[jax.Array | None, ...], has_negative: jax.Array) -> Any:

@@ -16,7 +16,8 @@ from imagefleet.worker.engine.checkpoint.index_parts import (
     require_part,
 )
 from imagefleet.worker.engine.contract.interface import Shape
-from imagefleet.worker.engine.families.z_image.transformer_config import PATCH, TransformerConfig
+from imagefleet.worker.engine.families.z_image.transformer_config import TransformerConfig
+from imagefleet.worker.engine.networks.latent_packing import PATCH
 from imagefleet.worker.engine.networks.qwen3_text import Qwen3Config
 from imagefleet.worker.engine.networks.vae import VaeConfig
 from imagefleet.worker.engine.schedulers.flow_schedule import FlowSchedule

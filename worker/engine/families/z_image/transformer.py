@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from imagefleet.worker.engine.checkpoint.weights import WeightNames
 from imagefleet.worker.engine.families.z_image.transformer_config import (
-    PATCH,
     TOKENS_MULTIPLE,
     TransformerConfig,
 )
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear, normalize
+from imagefleet.worker.engine.networks.latent_packing import PATCH, join_patches, split_patches
 from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles, place_heads
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
 from imagefleet.worker.engine.networks.unset_weights import zeros
@@ -215,7 +215,7 @@ class Transformer(nnx.Module):
         join = [partial(self._join, image, rotation, time, each) for each in texts]
         image = jax.lax.switch(jnp.sum(text.padded_length.max() > short), join)
         patches = self.final_layer(image[:, : rows * columns], time)
-        return _join_patches(patches, rows, columns)
+        return join_patches(patches, rows, columns)
 
     def _join(
         self, image: jax.Array, rotation: Rotation, time: jax.Array, text: RefinedText
@@ -238,7 +238,7 @@ class Transformer(nnx.Module):
 
     def _embed(self, latents: jax.Array) -> jax.Array:
         """Return the tokens of an image with its learned padding, `[b, n, d]`."""
-        tokens = self.x_embedder(_split_patches(latents))
+        tokens = self.x_embedder(split_patches(latents))
         batch, count, width = tokens.shape
         missing = -count % TOKENS_MULTIPLE
         padding = jnp.broadcast_to(self.x_pad_token[...], (batch, missing, width))
@@ -285,16 +285,3 @@ def _angles(config: TransformerConfig, places: NDArray[np.int64]) -> NDArray[np.
 
 def _for_rows(table: jax.Array | NDArray[np.float32], rows: int) -> jax.Array:
     return jnp.broadcast_to(table, (rows, *table.shape))
-
-
-def _split_patches(latents: jax.Array) -> jax.Array:
-    """Reshape `[b, h, w, c]` to `[b, h w / 4, 4 c]`."""
-    batch, height, width, channels = latents.shape
-    x = latents.reshape(batch, height // PATCH, PATCH, width // PATCH, PATCH, channels)
-    return x.swapaxes(2, 3).reshape(batch, -1, PATCH * PATCH * channels)
-
-
-def _join_patches(patches: jax.Array, rows: int, columns: int) -> jax.Array:
-    """Undo `_split_patches`."""
-    x = patches.reshape(len(patches), rows, columns, PATCH, PATCH, -1).swapaxes(2, 3)
-    return x.reshape(len(patches), rows * PATCH, columns * PATCH, -1)

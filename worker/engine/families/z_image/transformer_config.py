@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
+from imagefleet.worker.engine.networks.latent_packing import PATCH
 
-PATCH: Final = 2
-"""A token stands for a square of latents with this side."""
 TOKENS_MULTIPLE: Final = 32
 """The tokens of a text, and those of an image, are padded to a multiple of this number."""
 _MAX_TIME_WIDTH: Final = 256

@@ -1,4 +1,6 @@
-"""Encode texts with T5 for FLUX.1: see `TextEncoding` in `sampling/denoiser_protocol.py`."""
+"""Encode texts with T5, as several families do: see `TextEncoding` in
+`sampling/denoiser_protocol.py`.
+"""
 
 from dataclasses import dataclass
 from typing import cast
@@ -12,14 +14,13 @@ from imagefleet.worker.engine.sampling.arrays import Weights
 
 
 @dataclass(frozen=True)
-class TextStates:
+class T5States:
     """The structure of the text encoder; its weights are arguments."""
 
     encoder: nnx.GraphDef[nnx.Module]
     width: int
     dtype: DTypeLike
-    texts: int = 1
-    """No negative prompt is read."""
+    texts: int
 
     def __call__(self, weights: Weights, ids: jax.Array) -> jax.Array:
         """Return the states that the transformer reads, `[n, t, width]`."""

@@ -1,0 +1,37 @@
+"""Define the feed-forward layer of transformers that have no gate in it.
+
+Input and output are tokens `[b, n, d]`.
+"""
+
+from typing import ClassVar, Final
+
+import jax
+from flax import nnx
+
+from imagefleet.worker.engine.checkpoint.weights import RenameRules
+from imagefleet.worker.engine.networks.blocks import linear
+
+MLP_RATIO: Final = 4
+"""The layer is inside so many times as wide as the transformer."""
+
+
+def tanh_gelu(x: jax.Array) -> jax.Array:
+    """Return GELU by its tanh (Hendrycks & Gimpel 2016)."""
+    return jax.nn.gelu(x, approximate=True)
+
+
+class GeluMlp(nnx.Module):
+    """It is diffusers' FeedForward with `gelu-approximate`."""
+
+    weight_rules: ClassVar[RenameRules] = (
+        (r"\b(ff|ff_context)\.linear_in\b", r"\1.net.0.proj"),
+        (r"\b(ff|ff_context)\.linear_out\b", r"\1.net.2"),
+    )
+    """They name its weights in the checkpoints of networks that have it as `ff`."""
+
+    def __init__(self, width: int) -> None:
+        self.linear_in = linear(width, MLP_RATIO * width)
+        self.linear_out = linear(MLP_RATIO * width, width)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.linear_out(tanh_gelu(self.linear_in(x)))
