@@ -11,6 +11,7 @@ import click
 
 from imagefleet.shared.text.printable import counted, printable
 from imagefleet.worker.commands.setting_flags import exit_on_error, setting_flags
+from imagefleet.worker.engine.options.control_net_options import ControlNetOption
 from imagefleet.worker.engine.options.mesh_spec import MAX_PER_DEVICE_BATCH
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS, TpuHost
@@ -27,7 +28,7 @@ _MAX_LINE: Final = 1_000
 @setting_flags(
     (
         *("model", "shapes", "batching", "dtype", "int8_weights", "host_text_encoder"),
-        *("safety_checker", "prompt_chunks"),
+        *("safety_checker", "prompt_chunks", "controlnet"),
     )
 )
 @click.option(
@@ -74,6 +75,7 @@ def _plan(settings: WorkerSettings, host: TpuHost) -> "HostPlan":
         options=ModelOptions(
             safety_checker=settings.safety_checker,
             prompt_chunks=settings.prompt_chunks,
+            control_nets=ControlNetOption.parse_all(settings.controlnet),
             int8_weights=settings.int8_weights,
             host_text_encoder=settings.host_text_encoder,
             streams=settings.batching == "continuous",

@@ -103,7 +103,7 @@ def plan_host(
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     files = open_checkpoint(folder)
     options = options or ModelOptions()
-    model = read_supported(files, options)
+    model = read_supported(files, options).with_control_nets(options.control_nets)
     shapes = choose_shapes(shapes or (native_shape(files, model),), model)
     steps, _ = default_parameters(files, model)
     networks = model.networks()
