@@ -33,3 +33,10 @@ def test_an_exchange_in_parts_counts_once_and_is_hidden_by_what_is_computed_besi
 def test_of_four_devices_each_receives_three_parts() -> None:
     exchanges = program_exchanges(PROGRAM, devices_per_copy=4)
     assert exchanges.awaited_bytes == 8 * 12 * 2 + 2 * 2 * 8 * 4 * 3 // 4
+
+
+def test_exchanges_of_the_program_itself_may_share_a_channel() -> None:
+    again = PROGRAM.replace(
+        "  %sums =", "  %more = f32[8]{0} all-reduce(%a), channel_id=3\n  %sums ="
+    )
+    assert program_exchanges(again, devices_per_copy=2).count == 5

@@ -41,12 +41,16 @@ def read_exchanges(
             instruction that computes, too. The trips of a loop are not counted.
         devices: That share a copy of the weights.
     """
-    received: dict[str, tuple[float, bool]] = {}
+    received: dict[object, tuple[float, bool]] = {}
     for name, lines in computations.items():
-        for found in filter(None, map(_EXCHANGE.search, lines)):
+        for number, found in enumerate(map(_EXCHANGE.search, lines)):
+            if found is None:
+                continue
             result, kind, start, channel = found.groups()
             is_hidden = start is not None or name not in direct
-            received[channel] = (_received(kind, result, devices), is_hidden)
+            # Parts of an exchange share a channel, as do all exchanges of `shard_map`.
+            key = (name, number) if name in direct else channel
+            received[key] = (_received(kind, result, devices), is_hidden)
     return Exchanges(
         count=len(received),
         awaited_bytes=round(sum(size for size, is_hidden in received.values() if not is_hidden)),

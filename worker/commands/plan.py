@@ -43,8 +43,8 @@ def plan(topology: str, as_json: bool, **flags: Any) -> None:
 
     Neither a TPU nor weights are needed: only the configs of the model are read, and downloaded if
     it is a Hub id. Memory is computed as by the worker before it loads a model. Times are
-    estimates, and only for whole copies of Stable Diffusion in bfloat16 on v5e. docs/tpu.md
-    explains both.
+    estimates in bfloat16, and only for whole copies: of Stable Diffusion and FLUX.2 klein on v5e,
+    of FLUX.2 klein and FLUX.1 on v6e. docs/tpu.md explains both.
 
     \b
     Exit codes:
@@ -130,8 +130,9 @@ def _notes(planned: "HostPlan") -> Sequence[str]:
         *(f"The text encoder takes {_rounded(each / _GIB)} GiB of the host." for each in hosts),
         "",
         "Memory is that of the worker's memory check. Times are estimates that no TPU has",
-        "confirmed: they follow those of the TPU compiler for Stable Diffusion in bfloat16 on v5e,",
-        "with whole copies of the weights. A line (-) stands where nothing like it was compiled:",
+        "confirmed: they follow those of the TPU compiler for whole copies in bfloat16, of Stable",
+        "Diffusion and FLUX.2 klein on v5e, and of FLUX.2 klein and FLUX.1 on v6e.",
+        "A line (-) stands where nothing like it was compiled:",
         "if model is above 1, on other TPUs, in float32, and for smaller or larger steps.",
         "`make tpu` in the source compiles programs and prints their times (docs/tpu.md).",
     )

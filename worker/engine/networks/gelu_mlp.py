@@ -10,6 +10,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.weights import RenameRules
 from imagefleet.worker.engine.networks.blocks import linear
+from imagefleet.worker.engine.networks.column_parts import project_joined
 
 MLP_RATIO: Final = 4
 """The layer is inside so many times as wide as the transformer."""
@@ -34,4 +35,4 @@ class GeluMlp(nnx.Module):
         self.linear_out = linear(MLP_RATIO * width, width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return self.linear_out(tanh_gelu(self.linear_in(x)))
+        return project_joined(self.linear_out, tanh_gelu(self.linear_in(x)))

@@ -13,6 +13,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear
+from imagefleet.worker.engine.networks.column_parts import project_joined
 from imagefleet.worker.engine.networks.rotary import Rotation, place_heads
 
 
@@ -81,5 +82,5 @@ class JointAttention(nnx.Module):
         hidden = attention(q, k, v, heads=heads, mask=mask)
         from_text, from_image = hidden[:, :tokens], hidden[:, tokens:]
         if self.to_add_out is not None:
-            from_text = self.to_add_out(from_text)
-        return from_text, self.to_out(from_image)
+            from_text = project_joined(self.to_add_out, from_text)
+        return from_text, project_joined(self.to_out, from_image)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.networks.blocks import linear, normalize
+from imagefleet.worker.engine.placement.joined_products import share_whole
 
 
 class Modulated(NamedTuple):
@@ -36,7 +37,7 @@ class Modulation(nnx.Module):
 
     def __call__(self, time: jax.Array) -> tuple[Modulated, ...]:
         """Return the modulation of each layer of a block, from an embedded time `[b, d]`."""
-        numbers = self.linear(jax.nn.silu(time))[:, None]
+        numbers = share_whole(self.linear(jax.nn.silu(time)))[:, None]
         parts = jnp.split(numbers, 3 * self.layers, axis=-1)
         return tuple(Modulated(*parts[3 * layer :][:3]) for layer in range(self.layers))
 

@@ -8,12 +8,12 @@ Axes: b rows, n tokens, t of them those of the text, d width of the transformer.
 """
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.families.flux1.transformer_config import EPSILON, TransformerConfig
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear
+from imagefleet.worker.engine.networks.column_parts import project_joined
 from imagefleet.worker.engine.networks.gelu_mlp import GeluMlp, tanh_gelu
 from imagefleet.worker.engine.networks.joint_attention import JointAttention
 from imagefleet.worker.engine.networks.modulation import Modulation
@@ -89,5 +89,5 @@ class SingleBlock(nnx.Module):
         """Map the tokens of the text and of the image after it, `[b, n, d]`. See `DoubleBlock`."""
         (modulated,) = self.norm(time)
         inputs = modulated.normalized(x, EPSILON)
-        hidden = [self.attn(inputs, rotation, mask), tanh_gelu(self.proj_mlp(inputs))]
-        return x + modulated.gate * self.proj_out(jnp.concatenate(hidden, axis=-1))
+        hidden = self.attn(inputs, rotation, mask), tanh_gelu(self.proj_mlp(inputs))
+        return x + modulated.gate * project_joined(self.proj_out, *hidden)

@@ -1,7 +1,7 @@
 """Describe one model of FLUX.1 by its configs: see `FamilyModel`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -138,4 +138,5 @@ class Flux1(FlowModel):
     def flops(
         self, networks: Mapping[str, nnx.Module], shape: Shape, prompt_chunks: int = 1
     ) -> ImageFlops:
-        return image_flops(self.configs, networks, shape)
+        counted = image_flops(self.configs, networks, shape)
+        return replace(counted, peak_shares={}) if self.int8_weights else counted

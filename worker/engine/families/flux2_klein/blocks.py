@@ -8,13 +8,12 @@ Axes: b rows, n tokens, t of them those of the text, d width of the transformer.
 """
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.families.flux2_klein.transformer_config import TransformerConfig
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear
-from imagefleet.worker.engine.networks.column_parts import project_parts
+from imagefleet.worker.engine.networks.column_parts import project_joined, project_parts
 from imagefleet.worker.engine.networks.joint_attention import JointAttention
 from imagefleet.worker.engine.networks.modulation import Modulated
 from imagefleet.worker.engine.networks.rotary import Rotation, place_heads
@@ -30,7 +29,7 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         gate, value = project_parts(self.linear_in, x, [self.inner_width])
-        return self.linear_out(jax.nn.silu(gate) * value)
+        return project_joined(self.linear_out, jax.nn.silu(gate) * value)
 
 
 class DoubleBlock(nnx.Module):
@@ -95,8 +94,7 @@ class ParallelAttention(nnx.Module):
         q = place_heads(q, self.norm_q, rotation, heads=heads)
         k = place_heads(k, self.norm_k, rotation, heads=heads)
         attended = attention(q, k, v, heads=heads, mask=mask)
-        hidden = [attended, jax.nn.silu(gate) * value]
-        return self.to_out(jnp.concatenate(hidden, axis=-1))
+        return project_joined(self.to_out, attended, jax.nn.silu(gate) * value)
 
 
 class SingleBlock(nnx.Module):

@@ -4,6 +4,7 @@ Input: configs and a shape. Output: the FLOPs of each stage. Nothing is compiled
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 import jax.numpy as jnp
 from flax import nnx
@@ -25,6 +26,16 @@ from imagefleet.worker.engine.networks.matmul_flops import (
     matmul_flops,
     network_flops,
 )
+from imagefleet.worker.engine.networks.peak_shares import PeakShares
+
+_PEAK_SHARES: Final[Mapping[str, PeakShares]] = {
+    name: PeakShares(
+        step_of_teraflop=step, step_growth=0.0, step_flops=(34e12, 36e12), decode=decode
+    )
+    for name, step, decode in (("v5e", 0.83, 0.76), ("v6e", 0.458, 0.35))
+}
+"""They follow from the compiler's estimates for the blocks of FLUX.2 klein 4B, one image of
+1024x1024, and for the decoder of Stable Diffusion XL, which has the same layers."""
 
 
 def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Shape) -> ImageFlops:
@@ -41,4 +52,5 @@ def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Sha
         text=network_flops(networks[TEXT_ENCODER], tokens) + matmul_flops(*embed),
         step=network_flops(networks[TRANSFORMER], latents, times, text),
         decode=matmul_flops(*call_of(networks[VAE], Flux2Vae.decode, abstract_array(1, *size))),
+        peak_shares=_PEAK_SHARES,
     )

@@ -136,4 +136,5 @@ class Flux2Klein(FlowModel):
     def flops(
         self, networks: Mapping[str, nnx.Module], shape: Shape, prompt_chunks: int = 1
     ) -> ImageFlops:
-        return image_flops(self.configs, networks, shape)
+        counted = image_flops(self.configs, networks, shape)
+        return replace(counted, peak_shares={}) if self.int8_weights else counted

@@ -25,10 +25,12 @@ from imagefleet.worker.engine.families.z_image.transformer_config import (
 )
 from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear, normalize
+from imagefleet.worker.engine.networks.column_parts import project_joined
 from imagefleet.worker.engine.networks.latent_packing import PATCH, join_patches, split_patches
 from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles, place_heads
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
 from imagefleet.worker.engine.networks.unset_weights import zeros
+from imagefleet.worker.engine.placement.joined_products import share_whole
 from imagefleet.worker.engine.placement.mesh import target_device
 
 SHORT_TEXTS: Final = {"cpu": (32, 128), "gpu": (128,), "tpu": (128,)}
@@ -77,10 +79,10 @@ class SelfAttention(nnx.Module):
         self.norm_k = RmsNorm(head_dim, _HEAD_EPSILON) if config.qk_norm else None
 
     def __call__(self, x: jax.Array, rotation: Rotation, mask: jax.Array | None) -> jax.Array:
-        q, k, v = self.to_q(x), self.to_k(x), self.to_v(x)
         place = partial(place_heads, rotation=rotation, heads=self.heads)
-        q, k = place(q, self.norm_q), place(k, self.norm_k)
-        return self.to_out(attention(q, k, v, heads=self.heads, mask=mask))
+        q, k = place(self.to_q(x), self.norm_q), place(self.to_k(x), self.norm_k)
+        v, heads = self.to_v(x), self.heads
+        return project_joined(self.to_out, attention(q, k, v, heads=heads, mask=mask))
 
 
 class FeedForward(nnx.Module):
@@ -93,7 +95,7 @@ class FeedForward(nnx.Module):
         self.w3 = linear(width, inner, use_bias=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return self.w2(jax.nn.silu(self.w1(x)) * self.w3(x))
+        return project_joined(self.w2, jax.nn.silu(self.w1(x)) * self.w3(x))
 
 
 class Block(nnx.Module):
@@ -126,7 +128,8 @@ class Block(nnx.Module):
         """
         scales: tuple[jax.Array | float, ...] = (1.0,) * 4
         if self.modulation is not None and time is not None:
-            scale, gate, inner_scale, inner_gate = jnp.split(self.modulation(time)[:, None], 4, -1)
+            parts = jnp.split(share_whole(self.modulation(time))[:, None], 4, -1)
+            scale, gate, inner_scale, inner_gate = parts
             scales = (1 + scale, jnp.tanh(gate), 1 + inner_scale, jnp.tanh(inner_gate))
         hidden = self.attention(self.attention_norm1(x) * scales[0], rotation, mask)
         x += scales[1] * self.attention_norm2(hidden)
@@ -214,8 +217,7 @@ class Transformer(nnx.Module):
         texts = [text._replace(tokens=text.tokens[:, :count]) for count in short] + [text]
         join = [partial(self._join, image, rotation, time, each) for each in texts]
         image = jax.lax.switch(jnp.sum(text.padded_length.max() > short), join)
-        patches = self.final_layer(image[:, : rows * columns], time)
-        return join_patches(patches, rows, columns)
+        return join_patches(self.final_layer(image[:, : rows * columns], time), rows, columns)
 
     def _join(
         self, image: jax.Array, rotation: Rotation, time: jax.Array, text: RefinedText
@@ -240,14 +242,12 @@ class Transformer(nnx.Module):
         """Return the tokens of an image with its learned padding, `[b, n, d]`."""
         tokens = self.x_embedder(split_patches(latents))
         batch, count, width = tokens.shape
-        missing = -count % TOKENS_MULTIPLE
-        padding = jnp.broadcast_to(self.x_pad_token[...], (batch, missing, width))
+        padding = jnp.broadcast_to(self.x_pad_token[...], (batch, -count % TOKENS_MULTIPLE, width))
         return jnp.concatenate([tokens, padding.astype(tokens.dtype)], axis=1)
 
     def _text_rotation(self, count: int) -> Rotation:
         """Return the rotations of a text's tokens, which lie at the positions (1, 0, 0), …"""
-        places = np.zeros((count, 3), np.int64)
-        places[:, 0] = 1 + np.arange(count)
+        places = np.pad(1 + np.arange(count)[:, None], [(0, 0), (0, 2)])
         return Rotation.of_angles(_angles(self.config, places))
 
     def _image_rotation(self, rows: int, columns: int, text: RefinedText) -> Rotation:
