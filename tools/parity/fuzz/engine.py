@@ -109,6 +109,10 @@ def _specs(engine: DiffusionEngine, job: Job, prompt: int) -> tuple[Any, ...]:
     }
     if job.negative_prompts is not None:
         parameters["negative_prompt"] = job.negative_prompts[prompt]
+    # Only their presence counts here: the pixels are those of `_init_image`.
+    for name in engine.info.image_use.required:
+        if job.strength is not None:
+            parameters[name] = "drawn"
     request = JobRequest.parse(parameters)
     admit(request, {"default": offer_of(engine.info)})
     attempt = plan_attempt("", request, engine.info)
