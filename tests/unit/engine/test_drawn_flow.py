@@ -12,11 +12,13 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.loading.read_model import ModelSetup
 from imagefleet.worker.engine.options.model_options import ModelOptions
-from tools.parity.fuzz.draw import FLUX1, FLUX2_KLEIN, Z_IMAGE, draw
+from tools.parity.fuzz.draw import FLUX1, FLUX2_KLEIN, STABLE_DIFFUSION_3, Z_IMAGE, draw
 
 SEEDS: Final = range(60)
 SOLVERS: Final = ("dpmsolver++", "unipc")
-FAMILIES: Final = pytest.mark.parametrize("family", [Z_IMAGE, FLUX2_KLEIN, FLUX1])
+FAMILIES: Final = pytest.mark.parametrize(
+    "family", [Z_IMAGE, FLUX2_KLEIN, FLUX1, STABLE_DIFFUSION_3]
+)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -50,7 +52,7 @@ def test_drawn_configs_are_read_or_refused_with_the_file_that_is_wrong(
             refusals.append(str(error))
         else:
             # The pipelines of FLUX have no other sampler on the files of solvers.
-            is_solvers = family != Z_IMAGE and setup.default_scheduler in SOLVERS
+            is_solvers = family in (FLUX2_KLEIN, FLUX1) and setup.default_scheduler in SOLVERS
             assert ("euler" in setup.schedulers(4)) is not is_solvers
             read += 1
     assert min(read, len(refusals)) > len(SEEDS) // 6

@@ -156,19 +156,23 @@ def _from_images(pipeline: StableDiffusion3Pipeline) -> Tensors:
 
 
 def _decoded(pipeline: Any, **given: Any) -> torch.Tensor:
-    """Return an image that the formula of the other pipelines decodes.
-
-    The pipeline of inpainting forgets the shift of the autoencoder.
-    """
+    """Return an image that the formula of the other pipelines decodes."""
     call = {"prompt": PROMPTS[0], "negative_prompt": NEGATIVES[0], "num_inference_steps": STEPS}
     size = {"height": HEIGHT, "width": WIDTH}
     latents = pipeline(
         guidance_scale=GUIDANCES[-1], output_type="latent", **call, **size, **given
     ).images
+    return torch.from_numpy(to_levels(decode(pipeline, latents)))
+
+
+def decode(pipeline: Any, latents: torch.Tensor) -> Any:
+    """Return the pixels of latents, as two of the three pipelines decode them.
+
+    That of inpainting forgets the shift of the autoencoder.
+    """
     config = pipeline.vae.config
     pixels = pipeline.vae.decode(latents / config.scaling_factor + config.shift_factor).sample
-    images = pipeline.image_processor.postprocess(pixels, output_type="np")
-    return torch.from_numpy(to_levels(images))
+    return pipeline.image_processor.postprocess(pixels, output_type="np")
 
 
 def _transformer(pipeline: StableDiffusion3Pipeline) -> Tensors:

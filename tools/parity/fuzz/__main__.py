@@ -1,9 +1,10 @@
 """Draw checkpoints, ask diffusers and then our engine, and count how they compare.
 
 `make parity-fuzz FUZZ="--count 2000 --seed 1"`, `FUZZ=--z-image` for Z-Image, `FUZZ=--klein` for
-FLUX.2 klein and `FUZZ=--flux1` for FLUX.1, `--cases 17,z205,k9,f3` to repeat single ones, or
-`--mesh data=1,model=2` for devices that share weights. It ends with one line of JSON, and with exit
-code 1 if anything was silently different or crashed.
+FLUX.2 klein, `FUZZ=--flux1` for FLUX.1 and `FUZZ=--sd3` for Stable Diffusion 3,
+`--cases 17,z205,k9,f3,s8` to repeat single ones, or `--mesh data=1,model=2` for devices that share
+weights. It ends with one line of JSON, and with exit code 1 if anything was silently different or
+crashed.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 
 from tools.parity.fuzz.draft import FIXTURES
-from tools.parity.fuzz.draw import FLUX1, FLUX2_KLEIN, Z_IMAGE, draw
+from tools.parity.fuzz.draw import FLUX1, FLUX2_KLEIN, STABLE_DIFFUSION_3, Z_IMAGE, draw
 from tools.parity.fuzz.ledger import FAILURES, Entry, Ledger, Outcome
 from tools.parity.fuzz.named_cases import NAMED_CASES
 from tools.parity.fuzz.sides import ONE_DEVICE, TRUTH, run
@@ -93,6 +94,7 @@ def main() -> int:
         ("--z-image", Z_IMAGE, "Z-Image"),
         ("--klein", FLUX2_KLEIN, "FLUX.2 klein"),
         ("--flux1", FLUX1, "FLUX.1"),
+        ("--sd3", STABLE_DIFFUSION_3, "Stable Diffusion 3"),
     ):
         about = f"draw checkpoints of {name}"
         parser.add_argument(flag, action="store_const", const=family, dest="family", help=about)

@@ -21,12 +21,19 @@ from tools.parity.fuzz import (
 from tools.parity.fuzz.draft import BASES, Draft
 from tools.parity.fuzz.draw_flux1 import draw_flux1
 from tools.parity.fuzz.draw_flux2_klein import draw_flux2_klein
+from tools.parity.fuzz.draw_stable_diffusion_3 import draw_stable_diffusion_3
 from tools.parity.fuzz.draw_z_image import draw_z_image
 from tools.parity.fuzz.named_cases import NAMED_CASES
 
-Z_IMAGE, FLUX2_KLEIN, FLUX1 = "z", "k", "f"
-"""Before its seed, one of these names a case of Z-Image, of FLUX.2 klein or of FLUX.1."""
-_OF_FLOW: Final = {Z_IMAGE: draw_z_image, FLUX2_KLEIN: draw_flux2_klein, FLUX1: draw_flux1}
+Z_IMAGE, FLUX2_KLEIN, FLUX1, STABLE_DIFFUSION_3 = "z", "k", "f", "s"
+"""Before its seed, one of these names a case of Z-Image, FLUX.2 klein, FLUX.1 or Stable Diffusion
+3."""
+_OF_FLOW: Final = {
+    Z_IMAGE: draw_z_image,
+    FLUX2_KLEIN: draw_flux2_klein,
+    FLUX1: draw_flux1,
+    STABLE_DIFFUSION_3: draw_stable_diffusion_3,
+}
 
 CHANGES = (
     (draw_schedulers.change_scheduler, 30),
@@ -57,7 +64,7 @@ def draw(folder: Path, case: str) -> Draft:
     Args:
         folder: It must not exist.
         case: A name in `NAMED_CASES`, or a number, which is a seed. `z17` is one of Z-Image, `k17`
-            of FLUX.2 klein, `f17` of FLUX.1.
+            of FLUX.2 klein, `f17` of FLUX.1, `s17` of Stable Diffusion 3.
     """
     if case in NAMED_CASES:
         base, change = NAMED_CASES[case]

@@ -40,14 +40,15 @@ _MODULES_WITH_NOISE: Final = (
 _SOLVERS: Final = ("dpmsolver++", "unipc")
 _TOKEN_AXES: Final = 3
 """The pipelines of FLUX give schedulers latents as tokens, `[b, n, c]`."""
-_RUNNING: Final = ("running_mean", "running_var")
-"""They are the buffers that a checkpoint has: the statistics of a batch norm."""
+_BUFFERS: Final = ("running_mean", "running_var", "pos_embed.pos_embed")
+"""They are the buffers that a checkpoint has: the statistics of a batch norm, and a table of
+positions."""
 
 
 def draw_weights(folder: Path) -> None:
     """Draw and write the weights of each network that diffusers would build."""
     index = json.loads((folder / "model_index.json").read_text())
-    for name in ("text_encoder", "text_encoder_2", "transformer", "vae"):
+    for name in ("text_encoder", "text_encoder_2", "text_encoder_3", "transformer", "vae"):
         library, class_name = index.get(name) or ("", "")
         if not library:
             continue
@@ -59,7 +60,7 @@ def draw_weights(folder: Path) -> None:
         shapes = {
             key: tuple(each.shape)
             for key, each in (*network.named_parameters(), *network.named_buffers())
-            if isinstance(each, torch.nn.Parameter) or key.endswith(_RUNNING)
+            if isinstance(each, torch.nn.Parameter) or key.endswith(_BUFFERS)
         }
         write_weights(folder, name, shapes)
 
@@ -90,7 +91,7 @@ def _retrieve_timesteps(
     device: Any,
     *,
     sigmas: list[float] | None,
-    mu: float,
+    mu: float | None = None,
 ) -> tuple[torch.Tensor, int]:
     """Set the timesteps of any scheduler of flow models. That of the pipelines raises an error with
     those that take no noise levels; docs/schedulers.md says that these have their own here."""

@@ -21,10 +21,16 @@ from diffusers.models.autoencoders import vae
 from diffusers.utils import torch_utils
 
 from tools.parity.checkpoints import randomise, scale_down_output
-from tools.parity.fuzz import flux1_truth, flux2_klein_truth, z_image_truth
+from tools.parity.fuzz import (
+    flux1_truth,
+    flux2_klein_truth,
+    stable_diffusion_3_truth,
+    z_image_truth,
+)
 from tools.parity.fuzz.draft import noise
 from tools.parity.fuzz.draw_flux1 import BASE as FLUX1
 from tools.parity.fuzz.draw_flux2_klein import BASE as FLUX2_KLEIN
+from tools.parity.fuzz.draw_stable_diffusion_3 import BASE as STABLE_DIFFUSION_3
 from tools.parity.fuzz.draw_z_image import BASE as Z_IMAGE
 from tools.parity.levels import to_levels
 from tools.parity.samplers import ALL_SAMPLERS, MODULES_WITH_NOISE
@@ -183,6 +189,7 @@ FLOW_MODELS = {
     Z_IMAGE: z_image_truth.generate,
     FLUX2_KLEIN: flux2_klein_truth.generate,
     FLUX1: flux1_truth.generate,
+    STABLE_DIFFUSION_3: stable_diffusion_3_truth.generate,
 }
 """By the checkpoint that was changed. Others are asked by `generate`."""
 
