@@ -33,6 +33,7 @@ _CONTAINERS = "it needs a Docker daemon; tests/unit/test_compose.py checks the f
 _MODELS = "it needs a Stable Diffusion checkpoint of gigabytes"
 _LORA = "it needs workers that hold LoRA; tests/integration/test_job_loras.py has some"
 _CONTROL_NET = "it needs workers that hold ControlNets; test_control_parameters.py has such jobs"
+_CLUSTER = "it needs a cluster of six machines; test_lane_operator.py has one of processes"
 _INSTALL = "it builds and installs packages; tests/integration/test_package.py does so"
 _BLOCK_TIMEOUT_S: Final = 300
 """A command that shows something until Ctrl-C fails after this time."""
@@ -88,7 +89,11 @@ NOT_RUN: Final = {
         "imagefleet exporter": _LONG,
     },
     "docs/page.md": {"make page": _LONG},
-    "docs/redis.md": {"mkdir -p redis": _LONG},
+    "docs/redis.md": {
+        "mkdir -p redis": _LONG,
+        "valkey-cli --cluster create": _CLUSTER,
+        "OLD=redis": _CLUSTER,
+    },
     "docs/reliability.md": {
         "imagefleet dead-letters show": "it needs dead letters; test_operator.py makes some",
         "make chaos": _LONG,

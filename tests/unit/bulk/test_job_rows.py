@@ -33,7 +33,7 @@ def _jobs(data: bytes | str, **options: Any) -> list[dict[str, Any]]:
         (None, FRAME.to_json(orient="records", lines=True)),
         (None, FRAME.to_json(orient="records", indent=1)),
         (None, "\ufeff\n " + FRAME.to_json(orient="records")),
-        (None, gzip.compress(FRAME.to_json(orient="records").encode())),
+        (None, gzip.compress(FRAME.to_json(orient="records").encode(), mtime=0)),
     ],
 )
 def test_rows_become_jobs(file_type: str | None, data: bytes | str) -> None:
