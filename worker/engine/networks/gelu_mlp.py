@@ -3,7 +3,7 @@
 Input and output are tokens `[b, n, d]`.
 """
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import jax
 from flax import nnx
@@ -11,9 +11,6 @@ from flax import nnx
 from imagefleet.worker.engine.checkpoint.weights import RenameRules
 from imagefleet.worker.engine.networks.blocks import linear
 from imagefleet.worker.engine.networks.column_parts import project_joined
-
-MLP_RATIO: Final = 4
-"""The layer is inside so many times as wide as the transformer."""
 
 
 def tanh_gelu(x: jax.Array) -> jax.Array:
@@ -30,9 +27,9 @@ class GeluMlp(nnx.Module):
     )
     """They name its weights in the checkpoints of networks that have it as `ff`."""
 
-    def __init__(self, width: int) -> None:
-        self.linear_in = linear(width, MLP_RATIO * width)
-        self.linear_out = linear(MLP_RATIO * width, width)
+    def __init__(self, width: int, inner_width: int) -> None:
+        self.linear_in = linear(width, inner_width)
+        self.linear_out = linear(inner_width, width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return project_joined(self.linear_out, tanh_gelu(self.linear_in(x)))

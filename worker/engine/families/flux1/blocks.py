@@ -27,8 +27,8 @@ class DoubleBlock(nnx.Module):
         self.norm1 = Modulation(config.width, 2, use_bias=True)
         self.norm1_context = Modulation(config.width, 2, use_bias=True)
         self.attn = JointAttention(config.width, config.num_attention_heads, EPSILON, use_bias=True)
-        self.ff = GeluMlp(config.width)
-        self.ff_context = GeluMlp(config.width)
+        self.ff = GeluMlp(config.width, config.inner_width)
+        self.ff_context = GeluMlp(config.width, config.inner_width)
 
     def __call__(
         self,

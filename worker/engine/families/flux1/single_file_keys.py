@@ -20,7 +20,7 @@ from imagefleet.worker.engine.families.flux1.original_names import (
     original_layer,
 )
 from imagefleet.worker.engine.families.flux1.parts import CLIP, T5, TRANSFORMER, VAE
-from imagefleet.worker.engine.networks.gelu_mlp import MLP_RATIO
+from imagefleet.worker.engine.families.flux1.transformer_config import MLP_RATIO
 from imagefleet.worker.engine.networks.vae_original_keys import original_vae_keys
 
 _PREFIXES: Final[Mapping[str, str]] = {

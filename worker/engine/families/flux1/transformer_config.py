@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
-from imagefleet.worker.engine.networks.gelu_mlp import MLP_RATIO
 
 ROPE_THETA: Final = 10_000.0
 EPSILON: Final = 1e-6
-"""diffusers' class has no fields for these two numbers."""
+MLP_RATIO: Final = 4
+"""The feed-forward layers are so many times as wide as the transformer. diffusers' class has no
+fields for these three numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,8 @@ class JointBlock(nnx.Module):
             returns_text=not is_last,
         )
         self.attn2 = SelfAttention(config) if is_dual else None
-        self.ff = GeluMlp(width)
-        self.ff_context = None if is_last else GeluMlp(width)
+        self.ff = GeluMlp(width, config.inner_width)
+        self.ff_context = None if is_last else GeluMlp(width, config.inner_width)
 
     def __call__(
         self, text: jax.Array, image: jax.Array, time: jax.Array

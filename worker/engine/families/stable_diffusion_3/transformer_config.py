@@ -7,7 +7,8 @@ from imagefleet.worker.engine.checkpoint.config_reader import ConfigReader, Json
 from imagefleet.worker.engine.networks.latent_packing import PATCH
 
 EPSILON: Final = 1e-6
-"""diffusers' class has no field for it."""
+_MLP_RATIO: Final = 4
+"""diffusers' class has no fields for these two numbers."""
 _DUAL: Final = "dual_attention_layers"
 
 
@@ -64,6 +65,11 @@ class TransformerConfig:
     def width(self) -> int:
         """Return the width of the transformer."""
         return self.num_attention_heads * self.attention_head_dim
+
+    @property
+    def inner_width(self) -> int:
+        """Return the width inside the feed-forward layers."""
+        return _MLP_RATIO * self.width
 
 
 def _dual_layers(fields: ConfigReader) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ from imagefleet.worker.engine.families.stable_diffusion_3.configs import (
     TEXT_LENGTH,
     Configs,
 )
-from imagefleet.worker.engine.networks.gelu_mlp import MLP_RATIO
 from imagefleet.worker.engine.networks.transformer_memory import (
     BlockSizes,
     batch_bytes,
@@ -31,7 +30,7 @@ def workspace_bytes(configs: Configs, shape: Shape, workload: Workload) -> int:
     rows, transformer = GUIDED_ROWS * workload.per_device_batch, configs.transformer
     sizes = BlockSizes(
         width=transformer.width,
-        inner_width=MLP_RATIO * transformer.width,
+        inner_width=transformer.inner_width,
         heads=transformer.num_attention_heads,
         head_dim=transformer.attention_head_dim,
         masked=False,
