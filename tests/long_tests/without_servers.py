@@ -287,6 +287,35 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             in_ci=False,
         ),
     ],
+    "unit/engine/test_stable_diffusion_3.py": [
+        Long(
+            "test_stable_diffusion_3_engine.py has images in a stream",
+            [
+                "test_images_of_other_configs_are_those_of_diffusers",
+                "test_images_that_start_from_an_image_are_those_of_diffusers",
+                "test_in_bfloat16_no_part_of_a_block_is_widened",
+                "test_the_transformer_reads_the_same_texts_and_computes_the_same_velocity",
+                "test_whole_images_are_those_of_diffusers",
+            ],
+            in_ci=False,
+        ),
+        Long(
+            "one of the blocks stays",
+            ["test_each_block_computes_the_same_tokens"],
+            but=[FIRST],
+        ),
+    ],
+    "unit/engine/test_stable_diffusion_3_engine.py": [
+        Long(
+            "the same images in a stream stay",
+            [
+                "test_images_of_a_whole_batch_are_those_of_diffusers",
+                "test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers",
+                "test_merged_weights_are_those_that_the_lora_of_a_job_stand_for",
+            ],
+            in_ci=False,
+        ),
+    ],
     "unit/engine/test_flux2_klein.py": [
         Long(
             "test_flux2_klein_engine.py has images in a stream",
