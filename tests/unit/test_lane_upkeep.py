@@ -9,7 +9,7 @@ from imagefleet.shared.jobs.worker_status import Member
 from imagefleet.worker.startup import status_reporter, worker_parts
 from imagefleet.worker.startup.status_reporter import StatusReporter
 from imagefleet.worker.startup.worker_parts import LaneUpkeep, stop_upkeep
-from tests.support.engines import INFO
+from tests.support.engines import RecordingEngine
 
 MEMBER = Member(serves_default=True)
 
@@ -42,7 +42,7 @@ def test_a_worker_is_ready_while_only_the_first_lane_is_down(
     now = [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
     monkeypatch.setattr(status_reporter, "time", clock)
-    engine: Any = SimpleNamespace(info=INFO, devices="", capacity=1, memory=list, recompiles=0)
+    engine = RecordingEngine(1, lambda specs: None)
     health: Any = SimpleNamespace(quarantined=False)
     reporter = StatusReporter(
         "w", engine, MEMBER, health, int, int, lambda: None, 15.0, lambda: others_answer

@@ -18,7 +18,7 @@ def _start(monkeypatch: pytest.MonkeyPatch, folder: Path, *, uses_host_memory: b
     engine = RecordingEngine(8, lambda specs: None)
     monkeypatch.setattr(RecordingEngine, "uses_host_memory", uses_host_memory)
     offers = SimpleNamespace(announce=lambda *arguments, **options: None)
-    fleet = SimpleNamespace(join=lambda: None)
+    fleet = SimpleNamespace(join=lambda: None, is_late=False)
     parts = SimpleNamespace(engine=engine, offers=offers, fleet=fleet)
     done: list[str] = []
     monkeypatch.setattr(lifecycle, "build", lambda *arguments: parts)

@@ -169,7 +169,7 @@ def test_a_lora_may_name_the_last_layer_of_attention_as_the_original_program(
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("layers.0.attention.to_k.lora_A.weight", "fits no .* in a format that docs/models.md"),
+        ("layers.0.attention.to_k.lora_A.weight", "names layers without a prefix and has no alpha"),
         ("diffusion_model.layers.0.attention.to.k.lora.down.weight", "fits no weight"),
         ("diffusion_model.layers.0.attention.to_k.lokr_w1", "is a LoKr"),
         ("transformer.layers.0.attention.to_q.alpha", "has an alpha or names of another format"),
