@@ -159,7 +159,7 @@ class WorkerSettings(Settings):
         True, description="Whether the model's safety checker, if any, makes what it flags black."
     )
     int8_weights: bool = Field(
-        False, description="Whether blocks of Z-Image and FLUX have weights of 8 bits."
+        False, description="Whether blocks of Z-Image, FLUX and SD 3 have weights of 8 bits."
     )
     prompt_chunks: int = Field(
         default=0,
@@ -169,7 +169,7 @@ class WorkerSettings(Settings):
         "All workers of a model should have the same. 0: no such prompts.",
     )
     host_text_encoder: bool = Field(
-        False, description="Whether this host's CPU encodes prompts of Z-Image and FLUX."
+        False, description="Whether this host's CPU encodes prompts of Z-Image, FLUX and SD 3."
     )
     text_cache_bytes: int = Field(
         268_435_456, ge=0, description="Bytes of this host for encoded prompts (docs/engine.md)."

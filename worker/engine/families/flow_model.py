@@ -52,7 +52,7 @@ class FlowModel:
         if options:
             raise CheckpointError(
                 f"textual inversion {options[0].name}: {self.title} has none; remove it from "
-                "IMAGEFLEET_TEXTUAL_INVERSIONS"
+                "IMAGEFLEET_TEXTUAL_INVERSION"
             )
         return self
 
