@@ -80,9 +80,9 @@ class JobParameters(TypedDict, total=False):
     controlnet_conditioning_scale: float | None
     """0 to 10, by default 1: it says how strongly `controlnet` steers."""
     control_guidance_start: float | None
-    """0 to 1, by default 0: `controlnet` is used after this share of the steps."""
+    """0 to 1, by default 0: `controlnet` begins after this share of the steps."""
     control_guidance_end: float | None
-    """0 to 1, by default 1: `controlnet` has ended after this share of the steps."""
+    """0 to 1, by default 1: `controlnet` ends after this share of the steps."""
     preview: bool | None
     """Whether the status shows a preview while the job runs; by default not."""
     scheduler: str | None

@@ -54,7 +54,7 @@ Scale = Annotated[
 Start = Annotated[
     Fraction | None,
     Parameter(
-        "0 to 1, by default 0: `controlnet` is used after this share of the steps.",
+        "0 to 1, by default 0: `controlnet` begins after this share of the steps.",
         since=10,
         rows_since=9,
         needs="controlnet",
@@ -64,7 +64,7 @@ Start = Annotated[
 End = Annotated[
     Fraction | None,
     Parameter(
-        "0 to 1, by default 1: `controlnet` has ended after this share of the steps.",
+        "0 to 1, by default 1: `controlnet` ends after this share of the steps.",
         since=10,
         rows_since=9,
         needs="controlnet",
@@ -74,7 +74,7 @@ End = Annotated[
 
 
 class ControlRequest(Protocol):
-    """The parameters of a job that are compared here."""
+    """It has the parameters of a job that are compared here."""
 
     @property
     def controlnet(self) -> str | None: ...

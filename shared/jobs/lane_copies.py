@@ -1,7 +1,7 @@
-"""Restore what a lane has of the whole fleet, if its server has lost it.
+"""Restore what each lane stores for the whole fleet, if its server has lost it.
 
-Each lane has a copy of the weights and limits of tenants, and the number of lanes. A server that
-was emptied would give out jobs by other weights, and accept any number of them.
+Each lane has a copy of the weights and limits of tenants, and of the number of lanes. Without them
+a server that was emptied would ignore the weights, and accept more jobs than the limits allow.
 """
 
 import logging

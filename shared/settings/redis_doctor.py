@@ -1,4 +1,4 @@
-"""The check of Redis that both commands `doctor` have: of one server, or of each in a cluster.
+"""Check Redis for both commands `doctor`: one server, or each server of a cluster.
 
 Input: the settings of a producer or worker. Output: findings. It writes and deletes a few keys.
 """

@@ -1,4 +1,4 @@
-"""The dataset of a chaos run: a command that makes it, and that is started again after each kill.
+"""Make a dataset during a chaos run, by a command that is started again after each kill.
 
 Input: the number of its rows. Output: what is wrong with its files at the end.
 """
@@ -21,7 +21,7 @@ _SHARD_SIZE: Final = 10
 
 
 class Dataset:
-    """A dataset of some rows, with one image each. None has no rows, and needs no command."""
+    """It is a dataset of some rows with one image each. With 0 rows no command is started."""
 
     def __init__(self, rows: int, environment: Mapping[str, str], folder: Path) -> None:
         self._rows = rows

@@ -1,4 +1,4 @@
-"""Two gateways of a chaos run, each at a port of its own, and started again after each kill."""
+"""Run two gateways in a chaos run, each at its own port, and start them again after each kill."""
 
 import os
 import random

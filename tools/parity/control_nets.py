@@ -1,4 +1,4 @@
-"""Tiny random ControlNets, and PyTorch's results for them.
+"""Make tiny random ControlNets, and PyTorch's results for them.
 
 Input: the checkpoints of `make_parity_fixtures`. Output: a folder for each net, in half precision,
 and named tensors: outputs of each net, and images of jobs that differ in nets, scales and shares.

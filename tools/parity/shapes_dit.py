@@ -1,4 +1,4 @@
-"""Images of the second bundled model, as PyTorch diffusers makes them.
+"""Make images of the second trained model with PyTorch diffusers.
 
 Input: its checkpoint. Output: a file with the noise that the images start from, and the images.
 """

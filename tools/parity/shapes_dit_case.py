@@ -1,4 +1,4 @@
-"""The images of the second bundled model that diffusers and the engine make."""
+"""List the images of the second trained model that diffusers and the engine make."""
 
 from typing import Final
 

@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True, eq=False)
 class _WatchedJob:
-    """A job, and all who watch it."""
+    """It holds all watches of one job."""
 
     watches: set[JobChanges] = field(default_factory=set)
     mark: Mark = ()
 
 
 class LaneWatcher:
-    """The watcher of one lane. Its thread starts with the first watch.
+    """It watches the jobs of one lane. Its thread starts with the first watch.
 
     Waiting costs no thread and no connection. Event loops in several threads may share it.
     """

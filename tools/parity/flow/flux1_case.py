@@ -1,4 +1,4 @@
-"""Tiny checkpoints of FLUX.1, and the images that are compared.
+"""Describe tiny checkpoints of FLUX.1, and the images that are compared.
 
 Both sides write the same checkpoints.
 """

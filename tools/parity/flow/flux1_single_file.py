@@ -1,4 +1,4 @@
-"""The tiny FLUX.1 as one file, with weights drawn by their names in it. Both sides write it."""
+"""Write the tiny FLUX.1 as one file, with weights drawn by their names. Both sides write it."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""LoRA files for the tiny FLUX.2 klein, in the formats that diffusers reads. Both sides write
+"""Write LoRA files for the tiny FLUX.2 klein, in the formats that diffusers reads. Both sides write
 them."""
 
 import zlib

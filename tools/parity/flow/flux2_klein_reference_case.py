@@ -1,4 +1,4 @@
-"""Images of FLUX.2 klein that have a reference image, which are compared. Both sides use them."""
+"""List the images of FLUX.2 klein with a reference image that both sides make."""
 
 from collections.abc import Mapping
 from dataclasses import replace

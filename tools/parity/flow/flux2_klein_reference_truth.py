@@ -1,4 +1,4 @@
-"""diffusers' images with the reference images of `flux2_klein_reference_case`."""
+"""Ask diffusers for images with the reference images of `flux2_klein_reference_case`."""
 
 import torch
 from PIL import Image

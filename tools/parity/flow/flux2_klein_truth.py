@@ -1,4 +1,4 @@
-"""diffusers' answers for the tiny checkpoints of `flux2_klein_case`.
+"""Ask diffusers for the answers to the tiny checkpoints of `flux2_klein_case`.
 
 There is no input. The output is the hidden states of both prompts, the output of the transformer,
 inputs and outputs of each block for the first prompt, latents and pixels of the autoencoder, the

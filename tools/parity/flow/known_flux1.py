@@ -1,4 +1,4 @@
-"""Well-known checkpoints of FLUX.1 and its relatives by name: their structures, with tiny widths.
+"""List well-known checkpoints of FLUX.1 and its relatives: their structures, with tiny widths.
 
 docs/models.md lists the same names, and says of each whether it loads.
 """

@@ -1,4 +1,4 @@
-"""diffusers' answers for the well-known checkpoints of `known_flux1`.
+"""Ask diffusers for the answers to the well-known checkpoints of `known_flux1`.
 
 There is no input. The output is an image of each that loads, and the noise that one begins with.
 """

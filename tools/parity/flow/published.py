@@ -1,4 +1,4 @@
-"""The configs of published flow models, without their weights.
+"""Hold the configs of published flow models, without their weights.
 
 The checkpoints are Tongyi-MAI/Z-Image-Turbo, black-forest-labs/FLUX.2-klein-4B and -9B, and
 black-forest-labs/FLUX.1-schnell and -dev, and stabilityai/stable-diffusion-3-medium-diffusers,

@@ -1,4 +1,4 @@
-"""A tiny text encoder Qwen3. Both sides draw its weights by their names; see `known.write.draw`."""
+"""Describe a tiny Qwen3. Both sides draw its weights by their names; see `known.write.draw`."""
 
 from typing import Any, Final
 

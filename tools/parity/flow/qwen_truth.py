@@ -1,4 +1,4 @@
-"""Hidden states of Qwen3 by transformers.
+"""Ask transformers for the hidden states of Qwen3.
 
 There is no input. The output is the ids and the hidden states of the prompts of `qwen_case`.
 """

@@ -1,4 +1,4 @@
-"""The cases in which schedulers of flow models are compared. It needs neither JAX nor PyTorch."""
+"""List the cases in which schedulers of flow models are compared, without JAX and PyTorch."""
 
 from collections.abc import Iterator
 from itertools import product

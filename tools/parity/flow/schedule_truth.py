@@ -1,4 +1,4 @@
-"""Runs of diffusers' schedulers for flow models, with a formula in place of the network.
+"""Run diffusers' schedulers for flow models, with a formula in place of the network.
 
 There is no input. The output is, by case, the samples after every call of the model.
 """

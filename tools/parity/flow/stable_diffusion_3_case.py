@@ -1,4 +1,4 @@
-"""Tiny checkpoints of Stable Diffusion 3, and the images that are compared.
+"""Describe tiny checkpoints of Stable Diffusion 3, and the images that are compared.
 
 Both sides write the same checkpoints.
 """

@@ -1,4 +1,4 @@
-"""LoRA files for the tiny Stable Diffusion 3, as diffusers writes them. Both sides write them."""
+"""Write LoRA files for the tiny Stable Diffusion 3, as diffusers writes them, on both sides."""
 
 import zlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""diffusers' answers for the tiny checkpoints of `stable_diffusion_3_case`.
+"""Ask diffusers for the answers to the tiny checkpoints of `stable_diffusion_3_case`.
 
 There is no input. The output is the states and the pooled states of both prompts, the output of the
 transformer, inputs and outputs of each block for the first prompt, and whole images.

@@ -1,4 +1,4 @@
-"""A tiny T5. Both sides draw its weights by their names; see `known.write.draw`."""
+"""Describe a tiny T5. Both sides draw its weights by their names; see `known.write.draw`."""
 
 from collections.abc import Mapping
 from typing import Any, Final

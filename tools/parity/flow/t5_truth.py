@@ -1,4 +1,4 @@
-"""States of T5 by transformers.
+"""Ask transformers for the states of T5.
 
 There is no input. The output is the states of the prompts of `t5_case`, and the classes of
 distances between tokens.

@@ -1,4 +1,4 @@
-"""Tiny checkpoints of Z-Image, and the images that are compared.
+"""Describe tiny checkpoints of Z-Image, and the images that are compared.
 
 Both sides write the same checkpoints.
 """

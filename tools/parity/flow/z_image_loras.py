@@ -1,4 +1,4 @@
-"""LoRA files for the tiny Z-Image, in the formats that diffusers reads. Both sides write them."""
+"""Write LoRA files for the tiny Z-Image, in the formats that diffusers reads, on both sides."""
 
 import zlib
 from collections.abc import Mapping

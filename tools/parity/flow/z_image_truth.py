@@ -1,4 +1,4 @@
-"""diffusers' answers for the tiny checkpoints of `z_image_case`.
+"""Ask diffusers for the answers to the tiny checkpoints of `z_image_case`.
 
 There is no input. The output is the hidden states of both prompts, the output of the transformer,
 inputs and outputs of each block for the first prompt, whole images, and the steps that a strength

@@ -1,4 +1,4 @@
-"""What diffusers' sides of the families of flow models share: weights, LoRA, schedulers, noise.
+"""Share what diffusers' sides of all flow models need: weights, LoRA, schedulers, noise.
 
 This runs in the environment of `make parity`.
 """

@@ -1,4 +1,7 @@
-"""Define the image by which a ControlNet steers another. Nothing is read or checked here."""
+"""Define the control image: a ControlNet reads it to steer the image that a job generates.
+
+This module reads and checks no files.
+"""
 
 from dataclasses import dataclass, field
 

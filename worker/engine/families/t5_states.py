@@ -15,7 +15,7 @@ from imagefleet.worker.engine.sampling.arrays import Weights
 
 @dataclass(frozen=True)
 class T5States:
-    """The structure of the text encoder; its weights are arguments."""
+    """It has the structure of the text encoder; its weights are arguments."""
 
     encoder: nnx.GraphDef[nnx.Module]
     width: int

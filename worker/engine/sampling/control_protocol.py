@@ -9,7 +9,7 @@ from imagefleet.worker.engine.sampling.arrays import ControlImages
 
 
 class ControlNets(Protocol):
-    """The ControlNets that jobs may use. The object is hashable and holds no weights."""
+    """It describes the ControlNets that jobs may use. It is hashable and holds no weights."""
 
     @property
     def count(self) -> int:
@@ -23,8 +23,8 @@ class ControlNets(Protocol):
         """Embed each slot's control image with its own net.
 
         Args:
-            weights: Of the denoiser, with those of the nets.
-            images: Of the batch.
+            weights: They are those of the denoiser, with those of the nets.
+            images: They are the control images of the batch.
 
         Returns:
             `[b, h, w, width]`, in the dtype of the programs. It stays the same over all steps.

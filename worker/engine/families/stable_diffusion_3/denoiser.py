@@ -33,7 +33,7 @@ from imagefleet.worker.engine.sampling.image_input import ImageInput
 
 @dataclass(frozen=True)
 class StableDiffusion3Denoiser:
-    """The structure of the text encoders and of the transformer; their weights are arguments."""
+    """It has the structure of the text encoders and of the transformer; weights are arguments."""
 
     text_encoding: T5States | None
     """It runs T5, the first of the text encoders. None: the model has none."""
