@@ -51,6 +51,9 @@ class JobParameters(TypedDict, total=False):
     cfg_truncation: float | None
     """0 to 1, by default 1: there is no guidance after this share of the way from noise to the
     image."""
+    true_cfg_scale: float | None
+    """1 to 50, by default 1, which is off: how closely the image follows the prompt rather than
+    `negative_prompt`, which it needs and which may be empty; each step takes twice the time."""
     prompt_weighting: bool | None
     """Whether brackets weigh words, and long prompts are read in chunks; by default not."""
     num_images_per_prompt: int | None

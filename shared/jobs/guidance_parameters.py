@@ -6,7 +6,7 @@
 from typing import Annotated
 
 from imagefleet.shared.jobs.parameter import Parameter
-from imagefleet.shared.jobs.parameter_types import Fraction, Guidance
+from imagefleet.shared.jobs.parameter_types import Fraction, Guidance, TrueGuidance
 
 GuidanceScale = Annotated[
     Guidance | None,
@@ -57,3 +57,17 @@ CfgTruncation = Annotated[
 ]
 """It is diffusers' `cfg_truncation` of ZImagePipeline. The share is 1 minus the noise level, not a
 share of the steps."""
+TrueCfgScale = Annotated[
+    TrueGuidance | None,
+    Parameter(
+        "1 to 50, by default 1, which is off: how closely the image follows the prompt rather than "
+        "`negative_prompt`, which it needs and which may be empty; each step takes twice the time.",
+        since=11,
+        rows_since=10,
+        counted_as="true_guidances",
+        offered_by="true_guidance",
+        metadata="if used",
+    ),
+]
+"""It is diffusers' `true_cfg_scale` of FLUX.1, whose `guidance_scale` is an input of the network.
+As there, it has no effect on a job without a negative prompt."""

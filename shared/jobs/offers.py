@@ -63,6 +63,9 @@ class Offer(Model):
     limits_guidance: bool = Field(default=False, exclude_if=is_false)
     """Whether jobs may have `cfg_normalization` and `cfg_truncation`. False: diffusers' pipeline
     has neither, or its worker is of an older release."""
+    true_guidance: bool = Field(default=False, exclude_if=is_false)
+    """Whether jobs may have `true_cfg_scale`. False: diffusers' pipeline has none, or its worker is
+    of an older release."""
     prompt_chunks: _NotNegative = 0
     """The most chunks, each as long as the text encoders take, of a prompt with `prompt_weighting`.
     0: the workers take no such jobs."""

@@ -124,6 +124,8 @@ Side = Annotated[
 """Pixels."""
 Steps = Annotated[StrictInt, Field(ge=1, le=MAX_STEPS)]
 Guidance = Annotated[float, Field(ge=0.0, le=MAX_GUIDANCE, allow_inf_nan=False)]
+TrueGuidance = Annotated[float, Field(ge=1.0, le=MAX_GUIDANCE, allow_inf_nan=False)]
+"""A scale of guidance of which 1 is none."""
 ClipSkip = Annotated[StrictInt, Field(ge=1, le=MAX_CLIP_SKIP)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Strength = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]

@@ -19,6 +19,7 @@ from imagefleet.shared.jobs.guidance_parameters import (
     CfgTruncation,
     GuidanceRescale,
     GuidanceScale,
+    TrueCfgScale,
 )
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
@@ -106,6 +107,7 @@ class JobRequest(Model):
     guidance_rescale: GuidanceRescale = Field(default=None, exclude_if=is_false)
     cfg_normalization: CfgNormalization = Field(default=None, exclude_if=is_false)
     cfg_truncation: CfgTruncation = Field(default=None, exclude_if=is_whole)
+    true_cfg_scale: TrueCfgScale = Field(default=None, exclude_if=is_whole)
     prompt_weighting: Annotated[
         StrictBool,
         Parameter(

@@ -38,7 +38,9 @@ INFO: Final = replace(
     controlnets={"canny": "sha256:4", "depth": "sha256:5"},
 )
 OFFER: Final = offer_of(INFO)
-OFFER_OF_BEFORE: Final = offer_of(replace(INFO, limits_guidance=False, controlnets={}))
+OFFER_OF_BEFORE: Final = offer_of(
+    replace(INFO, limits_guidance=False, true_guidance=False, controlnets={})
+)
 """A model without what was added since is announced as before."""
 PLAIN: Final = Offer(
     model="plain",
@@ -70,6 +72,8 @@ JOBS: Final[dict[str, dict[str, Any]]] = {
     "cfg_normalization, 0": {"cfg_normalization": 0},
     "cfg_truncation": {"cfg_truncation": 0.4},
     "cfg_truncation, 1": {"cfg_truncation": 1},
+    "true_cfg_scale": {"true_cfg_scale": 4, "negative_prompt": "people"},
+    "true_cfg_scale, 1": {"true_cfg_scale": 1},
     "prompt_weighting": {"prompt": "a (blue:1.3) star", "prompt_weighting": True},
     "prompt_weighting, false": {"prompt_weighting": False},
     "num_images_per_prompt, 1": {"num_images_per_prompt": 1},
@@ -131,6 +135,7 @@ RUNS: Final[dict[str, dict[str, Any]]] = {
         *("image_index", "image_index, 0"),
         *("cfg_normalization", "cfg_normalization, 0", "cfg_truncation", "cfg_truncation, 1"),
         *("controlnet", "controlnet, all", "controlnet, defaults"),
+        *("true_cfg_scale", "true_cfg_scale, 1"),
     )
 } | {
     "prompt_weighting": {"prompt_weighting": True},
@@ -170,6 +175,7 @@ WRONG: Final[dict[str, dict[str, Any]]] = {
     "guidance_rescale": {"guidance_rescale": 1.1},
     "cfg_normalization": {"cfg_normalization": 51},
     "cfg_truncation": {"cfg_truncation": -0.1},
+    "true_cfg_scale": {"true_cfg_scale": 0.9},
     "prompt_weighting": {"prompt_weighting": "yes"},
     "weights": {"prompt": "a (star", "prompt_weighting": True},
     "num_images_per_prompt": {"num_images_per_prompt": 65},
@@ -221,6 +227,7 @@ REFUSED: Final[dict[str, dict[str, Any]]] = {
         *("prompt_weighting, false", "mask_image", "strength", "image_guidance_scale", "image"),
         *("latents and denoising_start", "denoising_end", "model", "controlnet"),
         *("cfg_normalization", "cfg_normalization, 0", "cfg_truncation", "cfg_truncation, 1"),
+        *("true_cfg_scale", "true_cfg_scale, 1"),
     )
 } | {
     "scheduler": {"scheduler": "euler"},

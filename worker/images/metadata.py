@@ -50,8 +50,9 @@ def image_metadata(
     - prompt_truncated: whether the model read only a part of the prompt (by default its first 77
       tokens)
     - num_images_per_prompt: only if it is not 1
-    - clip_skip, guidance_rescale, cfg_normalization, cfg_truncation, prompt_weighting and all
-      others that have `metadata="if used"` in the table of parameters: only if they are used
+    - clip_skip, guidance_rescale, cfg_normalization, cfg_truncation, true_cfg_scale,
+      prompt_weighting and all others that have `metadata="if used"` in the table of parameters:
+      only if they are used
     - strength, original: only with an init image; `original` is the `sha256:…` of its pixels and
       mask, resized
     - image_digest, mask_image_digest: the `sha256:…` of the files of init image and mask, if there

@@ -123,12 +123,23 @@ class FlowFamily:
         oracle = self.oracle(folder, variant)
         table = step_table("euler", oracle.model.noise_schedule(oracle.shape), variant.steps)
         pair = (self.case.NEGATIVES[1], variant.prompt)
-        self.check_near(oracle.images([pair], table, variant.noise, variant.guidance), name)
+        scale = getattr(variant, "true_guidance", 1.0)
+        given = (table, variant.noise, variant.guidance)
+        self.check_near(oracle.images([pair], *given, true_guidance=scale), name)
 
     def check_image_from_image(
-        self, oracle: FlowOracle, name: str, strength: float, *, is_masked: bool
+        self,
+        oracle: FlowOracle,
+        name: str,
+        strength: float,
+        *,
+        is_masked: bool,
+        true_guidance: tuple[float, str] = (1.0, ""),
     ) -> None:
-        """Check an image of the first prompt that starts from an image, or fills a part of it."""
+        """Check an image of the first prompt that starts from an image, or fills a part of it.
+
+        `true_guidance` has `true_cfg_scale` and the negative prompt.
+        """
         case, shape, noise = self.case, self.shape, self.answers["noise"][:1]
         left = oracle.model.image_use.default_strengths.steps_left(case.STEPS, strength)
         schedule = oracle.model.noise_schedule(shape)
@@ -141,9 +152,9 @@ class FlowFamily:
         drawn = jnp.asarray(np.moveaxis(noise, 1, -1))
         with patch.object(diffusion_programs, "normal", lambda *_: drawn):
             init_latents = oracle.programs.encode(oracle.weights, images)
-        pair = (case.NEGATIVES[0], case.PROMPTS[0])
-        made = oracle.images([pair], table, noise, case.GUIDANCES[-1], init_latents)
-        self.check_near(made, name)
+        scale, negative = true_guidance
+        pair, given = (negative, case.PROMPTS[0]), (table, noise, case.GUIDANCES[-1], init_latents)
+        self.check_near(oracle.images([pair], *given, true_guidance=scale), name)
 
     def check_near(self, images: NDArray[np.int_], name: str) -> None:
         """Check that no value is more than one level off, and few are."""
@@ -157,11 +168,17 @@ class FlowFamily:
         oracle = FlowOracle.read(checkpoint, self.shape, ModelOptions(loras=options))
         self.check_first_image(oracle, f"lora|{case}")
 
-    def check_first_image(self, oracle: FlowOracle, name: str) -> None:
-        """Check the image of the first prompt with the last guidance scale."""
+    def check_first_image(
+        self, oracle: FlowOracle, name: str, true_guidance: tuple[float, str] = (1.0, "")
+    ) -> None:
+        """Check the image of the first prompt with the last guidance scale.
+
+        `true_guidance` has `true_cfg_scale` and the negative prompt.
+        """
         table = step_table("euler", oracle.model.noise_schedule(self.shape), self.case.STEPS)
-        pair, noise = (self.case.NEGATIVES[0], self.case.PROMPTS[0]), self.answers["noise"][:1]
-        images = oracle.images([pair], table, noise, self.case.GUIDANCES[-1])
+        scale, negative = true_guidance
+        pair, given = (negative, self.case.PROMPTS[0]), (table, self.answers["noise"][:1])
+        images = oracle.images([pair], *given, self.case.GUIDANCES[-1], true_guidance=scale)
         self.check(list(images.astype(np.uint8)), [name])
 
     # An engine makes images in streams and in whole batches.

@@ -115,11 +115,12 @@ class FlowOracle:
         init_latents: InitLatents | None = None,
         *,
         beside_guided: bool = False,
+        true_guidance: float = 1.0,
     ) -> NDArray[np.int_]:
         """Generate an image of each pair, uint8 values, from torch's noise `[b, c, h, w]`.
 
         With init latents, they are mixed with the noise as `table` says. `beside_guided` runs the
-        step with guidance, whatever the scale.
+        step with guidance, whatever the scale. `true_guidance` is `true_cfg_scale`.
         """
         slots, start = len(pairs), np.moveaxis(noise, 1, -1)
         empty = self.empty(slots)
@@ -129,6 +130,8 @@ class FlowOracle:
             rows=np.stack([table.padded(empty.calls)] * slots),
             calls=np.full(slots, len(table.rows), np.int32),
         )
+        if inputs.true_guidance is not None:
+            inputs.true_guidance[:] = true_guidance
         latents = empty.init_latents(self.shape) if init_latents is None else init_latents
         inputs = self.with_states(inputs)
         conditions, state = BEGIN(self.programs, self.weights, inputs, latents)
@@ -137,7 +140,8 @@ class FlowOracle:
             of_image, of_noise = (np.float32(factor) for factor in table.start)
             start = of_image * np.asarray(init_latents.latents) + of_noise * start
         state = state._replace(latents=jax.device_put(start, state.latents.sharding))
-        is_guided = beside_guided or guidance > self.model.unguided_scale
+        scale = guidance if inputs.true_guidance is None else true_guidance
+        is_guided = beside_guided or scale > self.model.unguided_scale
         step = STEP if is_guided else STEP_UNGUIDED
         for _ in table.rows:
             state, _ = step(self.programs, self.weights.denoiser, conditions, state)

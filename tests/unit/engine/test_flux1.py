@@ -33,6 +33,7 @@ from tools.parity.flow.flux1_case import (
     STATES_APART,
     STRENGTH,
     TIMESTEPS,
+    TRUE_GUIDANCES,
     VARIANTS,
     WIDTH,
     Variant,
@@ -140,6 +141,13 @@ def test_whole_images_are_those_of_diffusers(oracle: FlowOracle, guidance: float
     FLUX1.check_whole_images(oracle, guidance)
 
 
+@pytest.mark.parametrize(("name", "given"), TRUE_GUIDANCES.items())
+def test_images_with_true_cfg_scale_are_those_of_diffusers(
+    oracle: FlowOracle, name: str, given: tuple[float, str]
+) -> None:
+    FLUX1.check_first_image(oracle, name, given)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_images_of_other_configs_are_those_of_diffusers(tmp_path: Path, name: str) -> None:
     FLUX1.check_variant(tmp_path, name)
@@ -151,7 +159,11 @@ def test_images_that_start_from_an_image_are_those_of_diffusers(
 ) -> None:
     strengths = oracle.model.image_use.default_strengths
     assert (strengths.image, strengths.mask) == (STRENGTH, STRENGTH)
-    FLUX1.check_image_from_image(oracle, name, STRENGTH, is_masked=name.startswith("inpaint"))
+    is_masked, guided = name.startswith("inpaint"), TRUE_GUIDANCES["guided"]
+    FLUX1.check_image_from_image(oracle, name, STRENGTH, is_masked=is_masked)
+    FLUX1.check_image_from_image(
+        oracle, f"{name}, guided", STRENGTH, is_masked=is_masked, true_guidance=guided
+    )
 
 
 @pytest.mark.parametrize(("name", "strength"), FILL_STRENGTHS.items())

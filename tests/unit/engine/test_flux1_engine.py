@@ -14,17 +14,28 @@ from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError, InvalidRequest
 from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.parameter_types import GIVEN_EMPTY
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.engine.contract.init_image import InitImage
+from imagefleet.worker.engine.contract.interface import ImageSpec
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.jobs.attempt import offer_of
 from tests.unit.engine.flow_family import FLUX1, SLOTS
 from tests.unit.engine.flow_parity import FlowOracle
 from tests.unit.engine.stream_runs import run_stream
-from tools.parity.flow.flux1_case import KONTEXT
+from tools.parity.flow.flux1_case import FILL, KONTEXT, TRUE_GUIDANCES
 from tools.parity.flow.flux1_loras import CASES
 from tools.parity.known.write import init_image
+
+
+def _guided_specs() -> dict[str, ImageSpec]:
+    """Return the images that diffusers made with `true_cfg_scale`."""
+    plain = FLUX1.specs()["image|3.5"]
+    return {
+        name: replace(plain, true_cfg_scale=scale, negative_prompt=negative or GIVEN_EMPTY)
+        for name, (scale, negative) in TRUE_GUIDANCES.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +52,21 @@ def engine(folder: Path) -> Iterator[DiffusionEngine]:
 def test_images_that_enter_a_stream_beside_others_are_those_of_diffusers(
     engine: DiffusionEngine,
 ) -> None:
-    """Each has the guidance scale of its own as an input. A negative prompt has no effect."""
+    """Each has the guidance scale of its own as an input. A negative prompt alone has no effect,
+    and `true_cfg_scale` has none without a negative prompt."""
     (stream,) = engine.open_streams()
     specs = FLUX1.specs()
     other = replace(specs["image|3.5"], num_inference_steps=7)
     negative = replace(specs["image|3.5"], negative_prompt="a blue star")
-    mixed = FLUX1.lora_specs()
+    scaled = replace(specs["image|3.5"], true_cfg_scale=4.0)
+    mixed = FLUX1.lora_specs() | _guided_specs()
     first, _, *others = run_stream(
         stream,
         FLUX1.shape,
         SLOTS,
-        [specs["image|1.0"], other, specs["image|3.5"], negative, *mixed.values()],
+        [specs["image|1.0"], other, specs["image|3.5"], negative, scaled, *mixed.values()],
     )
-    FLUX1.check([first, *others], ["image|1.0", "image|3.5", "image|3.5", *mixed])
+    FLUX1.check([first, *others], ["image|1.0", *["image|3.5"] * 3, *mixed])
     assert engine.recompiles == 0
     assert engine.truncated(replace(other, prompt="red " * 512))
     _require_offers(engine)
@@ -86,7 +99,9 @@ def test_parameters_that_the_family_lacks_are_refused(
 
 
 def test_images_of_a_whole_batch_are_those_of_diffusers(engine: DiffusionEngine) -> None:
-    FLUX1.check_whole_batches(engine, FLUX1.specs() | FLUX1.lora_specs())
+    first, *others = _guided_specs().items()
+    specs = [*others, *FLUX1.specs().items(), *FLUX1.lora_specs().items(), first]
+    FLUX1.check_whole_batches(engine, dict(specs))
 
 
 @pytest.mark.parametrize("devices", [2, 4])
@@ -94,7 +109,7 @@ def test_images_of_weights_that_are_split_over_devices_are_those_of_diffusers(
     folder: Path, devices: int
 ) -> None:
     """The two heads are split over two devices, and each over two of four."""
-    FLUX1.check_split(folder, devices, FLUX1.specs() | FLUX1.lora_specs())
+    FLUX1.check_split(folder, devices, FLUX1.specs() | FLUX1.lora_specs() | _guided_specs())
 
 
 def test_images_with_and_without_a_reference_image_share_a_stream(tmp_path: Path) -> None:
@@ -106,11 +121,22 @@ def test_images_with_and_without_a_reference_image_share_a_stream(tmp_path: Path
         plain = FLUX1.specs()["image|3.5"]
         pixels = init_image(FLUX1.shape.width)[: FLUX1.shape.height]
         image = InitImage(pixels=pixels, strength=1.0, digest="")
+        guided = _guided_specs()["guided"]
         specs = [replace(plain, init_image=image), plain, replace(plain, init_image=image), plain]
+        specs += [replace(guided, init_image=image), guided]
         (stream,) = engine.open_streams()
         images = run_stream(stream, FLUX1.shape, SLOTS, specs)
-        FLUX1.check(images, ["kontext", "image|3.5"] * 2)
+        FLUX1.check(images, [*["kontext", "image|3.5"] * 2, "kontext, guided", "guided"])
         assert engine.recompiles == 0
+
+
+def test_fill_has_no_true_cfg_scale_as_in_diffusers(tmp_path: Path) -> None:
+    folder = FLUX1.write(tmp_path / "model", FILL)
+    with FLUX1.engine(folder, options=ModelOptions()) as engine:
+        offer, image = offer_of(engine.info), {"image": "a.png", "mask_image": "b.png"}
+    request = JobRequest.parse({"prompt": "a", "true_cfg_scale": 2, **image})
+    with pytest.raises(InvalidRequest, match=r"^true_cfg_scale=2\.0: is not a parameter"):
+        admit(request, {"default": offer})
 
 
 @pytest.mark.parametrize(("options", "message"), FLUX1.refused_options())

@@ -83,7 +83,7 @@ def test_an_image_of_a_one_slot_stream_is_bit_equal_to_that_of_a_whole_batch(
         ):
             # Alone, an image without guidance takes another program, whose rounding differs with
             # the processor.
-            allowed = 0 if spec.is_guided(1.0) else 1
+            allowed = 0 if spec.is_guided(engine.info) else 1
             assert np.abs(alone.astype(int) - image).max() <= allowed, spec
     assert engine.recompiles == before
 

@@ -91,7 +91,7 @@ HEIGHT, WIDTH, DOWNSAMPLING, CHANNELS = 32, 48, 4, 16
 """An image has 24 tokens."""
 PROMPTS: Final = ("a red circle on blue", "Zwölf  Bücher, 3 for €5! 红色的圆形 " * 3)
 NEGATIVES: Final = ("", "blue, the star")
-"""They have no effect."""
+"""They have no effect without a scale of `TRUE_GUIDANCES`."""
 STEPS: Final = 4
 TIMESTEPS: Final = (125.0, 750.0)
 """The transformer alone is compared at these timesteps, one for each prompt."""
@@ -100,6 +100,11 @@ STATES_APART: Final = 16
 BLOCK_TOKENS: Final = 30
 """The blocks are compared with this many tokens of the text."""
 GUIDANCES: Final = (1.0, 3.5)
+TRUE_GUIDANCES: Final = {
+    "guided": (4.0, NEGATIVES[1]),
+    "guided from an empty prompt": (1.5, ""),
+}
+"""By the name of an image: `true_cfg_scale`, and the negative prompt."""
 STRENGTH: Final = 0.6
 """It leaves 2.4 of the steps."""
 
@@ -119,6 +124,8 @@ class Variant:
     steps: int = 2
     guidance: float = 3.0
     prompt: str = PROMPTS[0]
+    true_guidance: float = 1.0
+    """It is `true_cfg_scale`, with the negative prompt `NEGATIVES[1]`."""
 
     @property
     def configs(self) -> dict[str, Mapping[str, Any]]:
@@ -148,6 +155,9 @@ VARIANTS: Final[Mapping[str, Variant]] = {
         scheduler=SCHNELL,
         steps=4,
         prompt="红色的圆形 with three blue stars and a house " * 40,  # longer than 256 tokens
+    ),
+    "schnell, guided": Variant(
+        transformer={"guidance_embeds": False}, scheduler=SCHNELL, steps=4, true_guidance=2.5
     ),
     "many heads, few layers": Variant(
         transformer={

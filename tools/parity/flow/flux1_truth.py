@@ -5,9 +5,10 @@ transformer, inputs and outputs of each block for the first prompt, and whole im
 """
 
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 import torch
@@ -41,11 +42,13 @@ from tools.parity.flow.flux1_case import (
     GUIDANCES,
     HEIGHT,
     KONTEXT,
+    NEGATIVES,
     PROMPTS,
     STATES_APART,
     STEPS,
     STRENGTH,
     TIMESTEPS,
+    TRUE_GUIDANCES,
     VARIANTS,
     WIDTH,
     Variant,
@@ -60,6 +63,8 @@ from tools.parity.levels import to_levels
 
 _SIZE = (CHANNELS, HEIGHT // DOWNSAMPLING, WIDTH // DOWNSAMPLING)
 _BLOCKS = ("transformer_blocks", "single_transformer_blocks")
+_SCALE, _NEGATIVE = TRUE_GUIDANCES["guided"]
+_GUIDED: Final[Mapping[str, Any]] = {"true_cfg_scale": _SCALE, "negative_prompt": _NEGATIVE}
 
 
 def load_pipeline(variant: Variant | None = None) -> Any:
@@ -94,6 +99,10 @@ def flux1_answers() -> Tensors:
     answers = {"noise": noise(), **_transformer(pipeline)}
     for guidance in GUIDANCES:
         answers[f"image|{guidance}"] = _image(pipeline, guidance, latents=_pack(noise()))
+    for name, (scale, negative) in TRUE_GUIDANCES.items():
+        given = {"true_cfg_scale": scale, "negative_prompt": negative}
+        first = _pack(noise()[:1])
+        answers[name] = _image(pipeline, GUIDANCES[-1], count=1, latents=first, **given)
     for name, variant in VARIANTS.items():
         answers[name] = image_of(variant)
     answers |= _images_with_loras()
@@ -142,11 +151,14 @@ def _from_images(pipeline: FluxPipeline) -> Tensors:
             }
             other = kind(**parts)
             other.set_progress_bar_config(disable=True)
-            answers[name] = _image(other, GUIDANCES[-1], count=1, image=image, **extra)
+            given = {"image": image, **extra}
+            answers[name] = _image(other, GUIDANCES[-1], count=1, **given)
+            answers[f"{name}, guided"] = _image(other, GUIDANCES[-1], count=1, **given, **_GUIDED)
     kontext = load_pipeline(KONTEXT)
     given = {"image": image, "max_area": HEIGHT * WIDTH, "_auto_resize": False}
     first = {"latents": _pack(noise()[:1]), **given}
     answers["kontext"] = _image(kontext, GUIDANCES[-1], count=1, **first)
+    answers["kontext, guided"] = _image(kontext, GUIDANCES[-1], count=1, **first, **_GUIDED)
     answers["single file"] = _image_of_single_file(pipeline)
     filling = load_pipeline(FILL)
     for name, strength in FILL_STRENGTHS.items():
@@ -244,6 +256,8 @@ def image_of(variant: Variant, **given: Any) -> torch.Tensor:
         num_inference_steps=variant.steps,
         latents=_pack(torch.from_numpy(variant.noise)),
         max_sequence_length=variant.text_length,
+        true_cfg_scale=variant.true_guidance,
+        negative_prompt=NEGATIVES[1],
         **given,
     )
 

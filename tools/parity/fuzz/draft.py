@@ -47,6 +47,7 @@ class Job:
     clip_skip: int | None = None
     cfg_normalization: float = 0.0
     cfg_truncation: float = 1.0
+    true_cfg_scale: float = 1.0
     strength: float | None = None
     """None: the images start from noise alone, and not from `known.write.init_image`."""
     is_masked: bool = False

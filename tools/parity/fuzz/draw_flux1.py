@@ -200,10 +200,11 @@ def _draw_job(draft: Draft, *, fills: bool) -> Job:
     count = 1 if has_image else 2
     return Job(
         prompts=draft.random.sample((*PROMPTS, *ODD_PROMPTS), count),
-        negative_prompts=pick([None, None, ["blue"] * count]),
+        negative_prompts=pick([None, ["blue"] * count, [""] * count]),
         scheduler=pick([None, None, "euler", "heun", "lcm", "dpmsolver++", "unipc"]),
         steps=pick([1, 2, 3, 4]),
         guidance=pick([0.0, 1.0, 1.5, 3.5, 3.5, 7.5, 30.0]),
+        true_cfg_scale=1.0 if fills else pick([1.0, 1.0, 1.5, 4.0]),
         strength=pick([0.3, 0.5, 0.6, 0.9, 1.0]) if has_image else None,
         is_masked=fills or (has_image and pick([True, False])),
         side=pick([32, 32, 32, 48, 64]),

@@ -106,6 +106,7 @@ def _specs(engine: DiffusionEngine, job: Job, prompt: int) -> tuple[Any, ...]:
         "clip_skip": job.clip_skip,
         "cfg_normalization": job.cfg_normalization,
         "cfg_truncation": job.cfg_truncation,
+        "true_cfg_scale": job.true_cfg_scale,
     }
     if job.negative_prompts is not None:
         parameters["negative_prompt"] = job.negative_prompts[prompt]

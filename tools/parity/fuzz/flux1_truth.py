@@ -65,6 +65,7 @@ def generate(description: dict[str, Any]) -> np.ndarray[Any, Any]:
             pipeline = kind(**{name: part for name, part in parts if name not in _NOT_SHARED})
     if not fills:
         options["negative_prompt"] = job["negative_prompts"]
+        options["true_cfg_scale"] = job["true_cfg_scale"]
     pipeline.set_progress_bar_config(disable=True)
     with ours_noise(_PIPELINES, patch_side=2):
         images = pipeline(

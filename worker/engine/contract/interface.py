@@ -63,14 +63,13 @@ class ImageSpec(Sampling):
     input_latents: InputLatents | None = None
     """Another job has denoised these latents in part. None means that there are none."""
 
-    def is_guided(self, unguided_scale: float) -> bool:
-        """Return whether the denoiser also runs on the negative prompt.
-
-        `unguided_scale` is that of the model's `ModelInfo`.
-        """
+    def is_guided(self, info: "ModelInfo") -> bool:
+        """Return whether the denoiser of this model also runs on the negative prompt."""
+        if info.true_guidance:
+            return self.true_cfg_scale > 1 and self.negative_prompt != ""
         image_guidance = self.image_guidance_scale
         is_guided = image_guidance is None or image_guidance >= 1
-        return self.guidance_scale > unguided_scale and is_guided
+        return self.guidance_scale > info.unguided_scale and is_guided
 
     @property
     def skipped_steps(self) -> int:
@@ -128,6 +127,8 @@ class ModelInfo:
     """Whether jobs may have `guidance_rescale`. It is False if diffusers' pipeline has none."""
     limits_guidance: bool = False
     """Whether jobs may have `cfg_normalization` and `cfg_truncation`."""
+    true_guidance: bool = False
+    """Whether jobs may have `true_cfg_scale`. Then `guidance_scale` is an input of the denoiser."""
     prompt_chunks: int = 0
     """A prompt with `prompt_weighting` has at most this many chunks, each as long as the text
     encoders take. 0 means that there are no such prompts."""

@@ -36,6 +36,9 @@ class Sampling:
     that its norm has no limit."""
     cfg_truncation: float = 1.0
     """There is no guidance where the noise level is below 1 minus this."""
+    true_cfg_scale: float = 1.0
+    """It is the scale of the guidance by the negative prompt, if one is given, of models that read
+    `guidance_scale` as an input. 1 means that there is none."""
     prompt_weighting: bool = False
     """Whether brackets in the prompts weigh their words, and long prompts are read in chunks."""
     denoising_end: float | None = None

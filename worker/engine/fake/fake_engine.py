@@ -102,6 +102,7 @@ class FakeEngine:
             max_clip_skip=_MAX_CLIP_SKIP,
             rescales_guidance=True,
             limits_guidance=True,
+            true_guidance=True,
             prompt_chunks=prompt_chunks,
             latents=LATENTS,
             job_loras=tuple(JobLora(name=each.name, digest=_digest(each)) for each in job_loras),

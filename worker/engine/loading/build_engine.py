@@ -88,6 +88,7 @@ def build_engine(
         max_clip_skip=model.max_clip_skip,
         rescales_guidance=model.rescales_guidance,
         limits_guidance=programs.denoiser.limits_guidance,
+        true_guidance=programs.denoiser.true_guidance,
         prompt_chunks=options.prompt_chunks,
         image_use=model.image_use,
         latents=model.latent_format,

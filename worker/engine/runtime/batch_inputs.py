@@ -57,6 +57,7 @@ class BatchInputBuilder:
             inputs.guidance[slot] = spec.guidance_scale
             inputs.guidance_rescale[slot] = self._guidance_rescale(spec)
             self._limit_guidance(inputs, slot, spec, table)
+            self._set_true_guidance(inputs, slot, spec)
             if spec.image_guidance_scale is not None and inputs.image_guidance is not None:
                 inputs.image_guidance[slot] = spec.image_guidance_scale
             inputs.rows[slot] = table.padded(inputs.rows.shape[1])
@@ -70,7 +71,7 @@ class BatchInputBuilder:
 
     def guided_calls(self, spec: ImageSpec, shape: Shape) -> int:
         """Return how many of its first calls of the denoiser need guidance."""
-        if not spec.is_guided(self.info.unguided_scale):
+        if not spec.is_guided(self.info):
             return 0
         return self.tables.of(spec, shape).guided_calls(spec.cfg_truncation)
 
@@ -147,6 +148,8 @@ class BatchInputBuilder:
             )
         # Qwen has a token for the blank that stands for an empty text; CLIP drops blanks.
         negative = "" if spec.negative_prompt == GIVEN_EMPTY else spec.negative_prompt
+        if self.info.true_guidance and not spec.is_guided(self.info):
+            negative = spec.prompt  # so that no second text is encoded, which nothing reads
         prompts = [
             pieces_of(prompt, weighting=spec.prompt_weighting) for prompt in (negative, spec.prompt)
         ]
@@ -185,6 +188,14 @@ class BatchInputBuilder:
             raise ValueError(
                 "this model does not take cfg_normalization or cfg_truncation; its pipeline in "
                 "diffusers does not either"
+            )
+
+    def _set_true_guidance(self, inputs: BatchInputs, slot: int, spec: ImageSpec) -> None:
+        if inputs.true_guidance is not None:
+            inputs.true_guidance[slot] = spec.true_cfg_scale if spec.is_guided(self.info) else 1
+        elif spec.true_cfg_scale != 1:
+            raise ValueError(
+                "this model does not take true_cfg_scale; its pipeline in diffusers does not either"
             )
 
     def _set_control(self, inputs: BatchInputs, slot: int, spec: ImageSpec, shape: Shape) -> None:

@@ -274,7 +274,7 @@ class DiffusionEngine:
 
     def _run_each_program(self, shape: Shape) -> None:
         """Run each program once, so that no job waits for a first run, and fit the RGB factors."""
-        chart, spec = colour_spec(shape, self.info.default_scheduler)
+        chart, spec = colour_spec(shape, self.info)
         init_latents = self._init_latents([spec], shape)
         factors = fit_rgb_factors(chart, require_finite_chart(init_latents, shape))
         self._rgb_factors = self._placement.replicate(factors)
@@ -291,7 +291,7 @@ class DiffusionEngine:
             conditions, state = executables.begin(self._weights, others, start)
             step = choose_step(
                 executables,
-                guidance=other.is_guided(self.info.unguided_scale),
+                guidance=other.is_guided(self.info),
                 reference=other.init_image is not None,
             )
             state, _ = step(self._weights.denoiser, conditions, state)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError, DeviceError
+from imagefleet.shared.jobs.parameter_types import GIVEN_EMPTY
 from imagefleet.worker.engine.compile.program_compiler import Steps
 from imagefleet.worker.engine.contract.control_image import ControlImage
 from imagefleet.worker.engine.contract.init_image import InitImage
@@ -24,15 +25,17 @@ DENOISING_PARTS: Final = "the text encoders, the denoiser or the autoencoder's d
 """These are the networks that make an image of latents."""
 
 
-def colour_spec(shape: Shape, scheduler: str) -> tuple[ImageArray, ImageSpec]:
+def colour_spec(shape: Shape, info: ModelInfo) -> tuple[ImageArray, ImageSpec]:
     """Return the colour chart, and the spec of one guided step that starts from it."""
     chart = colour_chart(shape)
     init_image = InitImage(pixels=chart, strength=1.0, digest="")
     spec = ImageSpec(
         prompt="",
+        negative_prompt=GIVEN_EMPTY,
         num_inference_steps=1,
         guidance_scale=2.0,
-        scheduler=scheduler,
+        true_cfg_scale=2.0 if info.true_guidance else 1.0,
+        scheduler=info.default_scheduler,
         init_image=init_image,
     )
     return chart, spec
@@ -74,7 +77,7 @@ def specs_of_other_steps(executables: Steps, spec: ImageSpec, info: ModelInfo) -
     which the image of `spec` steers it."""
     specs = [spec]
     if executables.unguided_step is not None:
-        specs.append(replace(spec, guidance_scale=info.unguided_scale))
+        specs.append(replace(spec, guidance_scale=info.unguided_scale, true_cfg_scale=1.0))
     if executables.reference_step is not None:
         specs += [replace(each, init_image=None) for each in specs]
     if spec.init_image is not None:
@@ -93,7 +96,7 @@ def run_stream_programs(
     Raises:
         CheckpointError: the networks make NaN or infinity.
     """
-    chart, spec = colour_spec(shape, info.default_scheduler)
+    chart, spec = colour_spec(shape, info)
     init_latents = stream.init_latents(spec, shape)
     stream.fit_previews(chart, require_finite_chart(init_latents, shape))
     stream.start_encoded(0, spec, shape, init_latents)

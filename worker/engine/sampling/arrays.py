@@ -92,6 +92,9 @@ class BatchInputs(NamedTuple):
     `[b, 1, n, width]` if only prompts are read. Those of padding are 0."""
     guidance_limits: Any = None
     """It is `GuidanceLimits`. None means that the model takes none."""
+    true_guidance: Any = None
+    """It is the image's `true_cfg_scale`, float32 `[b]`, 1 without a negative prompt. None means
+    that the model takes none."""
     has_image: Any = None
     """bool `[b]`: whether the slot has a reference image. None means that the model takes none."""
     control: Control | None = None
@@ -152,10 +155,11 @@ class Conditions(NamedTuple):
     lora_scales: jax.Array | None = None
     image_guidance: jax.Array | None = None
     guidance_limits: GuidanceLimits | None = None
+    true_guidance: jax.Array | None = None
     has_image: jax.Array | None = None
     control: Control | None = None
-    """`lora_scales`, `image_guidance`, `guidance_limits`, `has_image` and `control` are those of
-    `BatchInputs`."""
+    """`lora_scales`, `image_guidance`, `guidance_limits`, `true_guidance`, `has_image` and
+    `control` are those of `BatchInputs`."""
 
 
 class SamplerState(NamedTuple):

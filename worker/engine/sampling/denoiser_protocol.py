@@ -62,6 +62,11 @@ class Denoiser(Protocol):
     def limits_guidance(self) -> bool:
         """Return whether jobs may have `cfg_normalization` and `cfg_truncation`."""
 
+    @property
+    def true_guidance(self) -> bool:
+        """Return whether jobs may have `true_cfg_scale`. Then `guidance_scale` is an input of the
+        network."""
+
     def encode_prompts(self, weights: Weights, inputs: BatchInputs, height: int, width: int) -> Any:
         """Encode the prompts of a batch for images of this size in pixels.
 

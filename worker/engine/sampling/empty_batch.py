@@ -45,6 +45,8 @@ class EmptyBatch:
     prompts."""
     limits_guidance: bool = False
     """Whether jobs may have `cfg_normalization` and `cfg_truncation`."""
+    true_guidance: bool = False
+    """Whether jobs may have `true_cfg_scale`."""
     text_width: int = 0
     """It is the width of `text_states`. 0 means that there are none."""
     texts_of_slot: int = 2
@@ -78,6 +80,7 @@ class EmptyBatch:
             image_input=programs.denoiser.image_input,
             prompt_chunks=prompt_chunks,
             limits_guidance=programs.denoiser.limits_guidance,
+            true_guidance=programs.denoiser.true_guidance,
             text_width=0 if encoding is None else encoding.width,
             texts_of_slot=2 if encoding is None else encoding.texts,
             dtype=programs.dtype,
@@ -110,6 +113,7 @@ class EmptyBatch:
             used_chunks=np.ones(slots, np.int32) if self.prompt_chunks else None,
             text_states=self._text_states(),
             guidance_limits=self._guidance_limits(),
+            true_guidance=np.ones(slots, np.float32) if self.true_guidance else None,
             has_image=np.zeros(slots, np.bool_) if takes_reference else None,
             control=self._control(),
         )

@@ -117,6 +117,7 @@ class DiffusionPrograms:
             lora_scales=inputs.lora_scales,
             image_guidance=inputs.image_guidance,
             guidance_limits=inputs.guidance_limits,
+            true_guidance=inputs.true_guidance,
             has_image=inputs.has_image,
             control=inputs.control,
         )

@@ -116,6 +116,11 @@ class Configs:
         return latents + image_input.channels(latents, self.vae.downsampling)
 
     @property
+    def texts(self) -> int:
+        """Return how many texts of an image are encoded: with `true_cfg_scale` both."""
+        return 2 if self.pipeline.true_guidance else 1
+
+    @property
     def text_length(self) -> int:
         """Return how many tokens T5 gets: diffusers' default, or for a model without an embedding
         of the guidance (schnell) what its page says."""

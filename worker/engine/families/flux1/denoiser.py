@@ -2,9 +2,10 @@
 
 Input: weights and the arrays of a batch. Output: the embedded texts, and the transformer's
 prediction. See `Denoiser` in `sampling/denoiser_protocol.py`. The guidance scale is an input of the
-transformer, or has no effect: there are no negative prompts.
+transformer, or has no effect. `true_cfg_scale` is the scale of the guidance by a negative prompt.
 
-Axes: b slots, h w latent size, c latent channels, t tokens of a text, d width of the transformer.
+Axes: b slots, k texts of a slot with the prompt last, h w latent size, c latent channels, t tokens
+of a text, d width of the transformer.
 """
 
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from imagefleet.worker.engine.networks.lora_layers import merge_network
 from imagefleet.worker.engine.networks.reference_image import Reference
 from imagefleet.worker.engine.networks.time_and_text import EmbeddedText
 from imagefleet.worker.engine.sampling.arrays import BatchInputs, Conditions, Weights
+from imagefleet.worker.engine.sampling.guidance import apply_guidance
 from imagefleet.worker.engine.sampling.image_input import ImageInput
 
 
@@ -38,18 +40,24 @@ class Flux1Denoiser:
     dtype: DTypeLike
     image_input: ImageInput = ImageInput.NONE
     image_limits: None = None
-    has_guidance: bool = False
     limits_guidance: bool = False
+    true_guidance: bool = False
+
+    @property
+    def has_guidance(self) -> bool:
+        return self.true_guidance
 
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int
     ) -> EmbeddedText:
-        """Return the embedded prompts, `[b, 1, …]`."""
+        """Return the embedded texts, `[b, k, …]`."""
         clip = cast(ClipText, merge_network(self.clip, weights.text[1], inputs.lora_scales))
-        pooled = clip.end_state(inputs.tokens[1][:, -1, 0])
+        slots, texts, length, _ = inputs.text_states.shape
+        pooled = clip.end_state(inputs.tokens[1][:, -texts:, 0].reshape(slots * texts, -1))
+        states = inputs.text_states.reshape(slots * texts, length, -1)
         transformer = self._merge(weights.denoiser, inputs.lora_scales)
-        text = transformer.embed_text(inputs.text_states[:, 0], pooled.astype(self.dtype))
-        return EmbeddedText(*(each[:, None] for each in text))
+        text = transformer.embed_text(states, pooled.astype(self.dtype))
+        return EmbeddedText(*(each.reshape(slots, texts, *each.shape[1:]) for each in text))
 
     def predict(
         self,
@@ -61,9 +69,12 @@ class Flux1Denoiser:
         guidance: bool,
         reference: bool = False,
     ) -> jax.Array:
-        """Return the transformer's output, float32 `[b, h, w, c]`."""
+        """Return the transformer's output after guidance, float32 `[b, h, w, c]`.
+
+        With guidance the transformer runs on the negative prompts and then on the prompts. It takes
+        the time of twice the slots so, but no more memory.
+        """
         network = self._merge(weights, conditions.lora_scales)
-        text = EmbeddedText(*(each[:, 0] for each in conditions.text))
         if self.image_input is ImageInput.FILLED:
             image = conditions.init_latents.image_channels
             latents = jnp.concatenate([latents, image], axis=-1)
@@ -72,8 +83,17 @@ class Flux1Denoiser:
             image, exists = conditions.init_latents.image_channels, conditions.has_image
             assert exists is not None, "the model takes reference images"
             given = Reference(image.astype(self.dtype), exists)
-        output = network(latents.astype(self.dtype), timestep, conditions.guidance, text, given)
-        return output.astype(jnp.float32)
+
+        def run(text: EmbeddedText) -> jax.Array:
+            """Return the output for a text of each slot, `[b, …]`."""
+            output = network(latents.astype(self.dtype), timestep, conditions.guidance, text, given)
+            return output.astype(jnp.float32)
+
+        if not guidance or conditions.true_guidance is None:
+            return run(EmbeddedText(*(each[:, -1] for each in conditions.text)))
+        outputs = jax.lax.map(run, jax.tree.map(lambda each: each.swapaxes(0, 1), conditions.text))
+        rescale = conditions.guidance_rescale
+        return apply_guidance(outputs.swapaxes(0, 1), conditions.true_guidance, rescale, None)
 
     def _merge(self, weights: Params, lora_scales: jax.Array | None) -> Transformer:
         return cast(Transformer, merge_network(self.transformer, weights, lora_scales))

@@ -109,11 +109,14 @@ class Flux1(FlowModel):
         graphs: dict[str, Any] = {name: nnx.graphdef(each) for name, each in networks.items()}
         programs = DiffusionPrograms(
             denoiser=Flux1Denoiser(
-                text_encoding=T5States(graphs[T5], self.configs.t5.d_model, dtype, texts=1),
+                text_encoding=T5States(
+                    graphs[T5], self.configs.t5.d_model, dtype, self.configs.texts
+                ),
                 clip=graphs[CLIP],
                 transformer=graphs[TRANSFORMER],
                 dtype=dtype,
                 image_input=self.configs.pipeline.image_input,
+                true_guidance=self.configs.pipeline.true_guidance,
             ),
             vae=graphs[VAE],
             safety=None,

@@ -16,6 +16,8 @@ class Pipeline:
     num_inference_steps: int
     guidance_scale: float
     image_use: ImageUse
+    true_guidance: bool = False
+    """Whether it has `true_cfg_scale`."""
     image_input: ImageInput = ImageInput.NONE
 
 
@@ -25,6 +27,7 @@ PIPELINES: Final[Mapping[str, Pipeline]] = {
         guidance_scale=3.5,
         # These are the defaults of FluxImg2ImgPipeline and FluxInpaintPipeline.
         image_use=ImageUse(default_strengths=DefaultStrengths(image=0.6, mask=0.6, rounds_up=True)),
+        true_guidance=True,
     ),
     "FluxFillPipeline": Pipeline(
         num_inference_steps=50,
@@ -39,6 +42,7 @@ PIPELINES: Final[Mapping[str, Pipeline]] = {
         num_inference_steps=28,
         guidance_scale=3.5,
         image_use=ImageUse(default_strengths=NO_STRENGTH),
+        true_guidance=True,
         image_input=ImageInput.REFERENCE,
     ),
 }

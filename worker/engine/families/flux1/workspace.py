@@ -21,8 +21,9 @@ def workspace_bytes(configs: Configs, shape: Shape, workload: Workload) -> int:
     """Estimate the bytes that a device needs for a batch of this shape, besides the weights.
 
     A device decodes one image at a time. A stream does so beside the next steps, so it needs both.
-    Texts are encoded one at a time, and a batch has the states of all. If a slot has a reference
-    image, all slots compute its tokens, and attention has a mask.
+    Texts are encoded one at a time, and a batch has the states of all. With `true_cfg_scale` the
+    transformer runs on one text after the other. If a slot has a reference image, all slots compute
+    its tokens, and attention has a mask.
     """
     decoder = decoder_bytes(configs.vae, shape.height, shape.width, workload)
     rows, transformer, length = workload.per_device_batch, configs.transformer, configs.text_length
@@ -35,7 +36,7 @@ def workspace_bytes(configs: Configs, shape: Shape, workload: Workload) -> int:
         head_dim=transformer.attention_head_dim,
         masked=takes_reference,
     )
-    states = length * configs.t5.d_model * workload.dtype.itemsize
+    states = configs.texts * length * configs.t5.d_model * workload.dtype.itemsize
     tokens = (2 if takes_reference else 1) * configs.image_tokens(shape) + length
     step = rows * (states + sequence_bytes(sizes, tokens, workload))
     texts = t5_bytes(configs.t5, length, workload)

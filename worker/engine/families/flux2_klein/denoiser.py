@@ -39,6 +39,7 @@ class Flux2KleinDenoiser:
     image_input: ImageInput = ImageInput.REFERENCE
     image_limits: ImageLimits | None = IMAGE_LIMITS
     limits_guidance: bool = False
+    true_guidance: bool = False
 
     @property
     def has_guidance(self) -> bool:

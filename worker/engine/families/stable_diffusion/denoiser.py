@@ -45,6 +45,7 @@ class StableDiffusionDenoiser:
     """Whether one of the numbers about an image is an aesthetic score (SDXL's refiner)."""
     has_guidance: bool = True
     limits_guidance: bool = False
+    true_guidance: bool = False
     text_encoding: None = None
     control: StableDiffusionControlNets | None = None
     """With ControlNets, the weights of the denoiser have the keys `UNET` and `NETS`."""

@@ -45,6 +45,7 @@ class StableDiffusion3Denoiser:
     image_limits: None = None
     has_guidance: bool = True
     limits_guidance: bool = False
+    true_guidance: bool = False
 
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int

@@ -39,6 +39,7 @@ class ZImageDenoiser:
     image_limits: None = None
     has_guidance: bool = True
     limits_guidance: bool = True
+    true_guidance: bool = False
 
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int
