@@ -257,6 +257,7 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
                 "test_images_of_other_configs_are_those_of_diffusers",
                 "test_images_that_start_from_an_image_are_those_of_diffusers",
                 "test_images_that_are_filled_are_those_of_diffusers",
+                "test_images_with_true_cfg_scale_are_those_of_diffusers",
                 "test_in_bfloat16_no_part_of_a_block_is_widened",
                 "test_whole_images_are_those_of_diffusers",
             ],

@@ -115,13 +115,14 @@ def image_rates(results: dict[Row, Account]) -> Iterator[str]:
             for other, result in results.items()
             if other.group == group and result.estimate is not None and not row.quick
         }
-        if not {"begin", "step", "decode"} <= milliseconds.keys():
+        # Flow models are fast without guidance.
+        without = milliseconds.get("unguided_step") if row.model in STEPS else None
+        step = milliseconds.get("step") if without is None else without
+        if step is None or not {"begin", "decode"} <= milliseconds.keys():
             continue
         copies = TPU_HOSTS[row.host].devices // row.devices_per_copy
-        # Flow models are fast without guidance. Their texts are encoded one at a time.
+        # Texts of flow models are encoded one at a time.
         steps_of = STEPS.get(row.model, DEFAULT_STEPS)
-        step = milliseconds.get("unguided_step" if row.model in STEPS else "step")
-        step = milliseconds["step"] if step is None else step
         once = milliseconds["begin"] + milliseconds["decode"]
         once += row.per_device_batch * milliseconds.get("encode_text", 0.0)
         rates = [
