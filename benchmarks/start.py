@@ -22,7 +22,7 @@ from benchmarks.report import print_json
 from imagefleet.shared.process.garbage import collecting_later
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.worker.engine.contract.interface import Engine, ImageSpec
-from imagefleet.worker.engine.loading.load_engine import SharedExecutables, load_engine
+from imagefleet.worker.engine.loading.load_engine import SharedStores, load_engine
 
 Row = dict[str, float]
 
@@ -30,8 +30,8 @@ Row = dict[str, float]
 def start(model: str, devices: int, per_device_batch: int, cache_dir: Path, store: str) -> None:
     """Start the engine in this process, and print the times as JSON."""
     begun = time.perf_counter()
-    shared = SharedExecutables(
-        store=FolderStore(Path(store)) if store else None, secret="a benchmark's"
+    shared = SharedStores(
+        executables=FolderStore(Path(store)) if store else None, secret="a benchmark's"
     )
     with collecting_later():  # as a worker does
         engine = load_engine(
@@ -39,7 +39,7 @@ def start(model: str, devices: int, per_device_batch: int, cache_dir: Path, stor
             devices=devices,
             per_device_batch=per_device_batch,
             cache_dir=cache_dir,
-            shared_executables=shared,
+            shared=shared,
         )
         loaded = time.perf_counter()
         engine.warm()

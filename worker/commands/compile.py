@@ -16,7 +16,7 @@ from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
 from imagefleet.worker.engine.placement.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.settings.worker_settings import WorkerSettings
-from imagefleet.worker.startup.stores import open_shared_executables
+from imagefleet.worker.startup.stores import open_shared_stores
 
 if TYPE_CHECKING:
     from imagefleet.worker.engine.loading.compile_ahead import AheadCompilation
@@ -73,7 +73,7 @@ def compile_command(topology: str | None, **flags: Any) -> None:
 def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilation":
     from imagefleet.worker.engine.loading.compile_ahead import compile_ahead
 
-    shared_executables = open_shared_executables(settings)
+    shared = open_shared_stores(settings)
     compilation = compile_ahead(
         settings.model,
         topology,
@@ -82,7 +82,7 @@ def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilatio
         mesh=MeshSpec.parse(settings.mesh, settings.devices),
         dtype=settings.dtype,
         cache_dir=settings.cache_dir,
-        shared_executables=shared_executables,
+        shared=shared,
         max_num_inference_steps=settings.max_num_inference_steps,
         options=ModelOptions(
             safety_checker=settings.safety_checker,
@@ -95,8 +95,8 @@ def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilatio
             streams=settings.batching == "continuous",
         ),
     )
-    if shared_executables.store is not None:
-        shared_executables.store.check()  # compiling takes minutes
+    if shared.executables is not None:
+        shared.executables.check()  # compiling takes minutes
     return compilation
 
 

@@ -41,7 +41,7 @@ from imagefleet.worker.startup.host_limits import (
     check_watchdog,
 )
 from imagefleet.worker.startup.load_model import load_model, model_options, read_model
-from imagefleet.worker.startup.stores import open_shared_executables
+from imagefleet.worker.startup.stores import open_shared_stores
 
 if TYPE_CHECKING:
     from imagefleet.worker.engine.placement.mesh import Placement
@@ -94,12 +94,16 @@ def _check_redis(settings: WorkerSettings) -> Iterator[Finding]:
 
 def _check_storage(settings: WorkerSettings) -> Iterator[Finding]:
     yield from check_storage(open_store(settings.storage_url))
-    shared = open_shared_executables(settings)
+    shared = open_shared_stores(settings)
     shared.require_secret()
-    programs = shared.store
+    programs = shared.executables
     if programs is not None:
         programs.check()
         yield Finding(Verdict.OK, f"{programs.url}: compiled programs can be stored")
+    if settings.texts_url is not None:
+        texts = open_store(settings.texts_url, "IMAGEFLEET_TEXTS_URL")
+        texts.check()
+        yield Finding(Verdict.OK, f"{texts.url}: encoded prompts can be stored")
 
 
 def _check_model(settings: WorkerSettings) -> Iterator[Finding]:

@@ -45,8 +45,13 @@ RECOMPILES: Final = Gauge(
 )
 TEXT_CACHE: Final = Gauge(
     "imagefleet_text_cache",
-    "Texts found among those kept as encoded (hits), encoded anew (misses), and bytes kept.",
+    "Texts found in memory (hits), in the store (stored), encoded (misses); bytes in memory.",
     ["of"],
+)
+TEXT_STORE_FAULTS: Final = Counter(
+    "imagefleet_text_store_faults",
+    "Encoded texts that the store did not return or take: read, late, damaged, write, busy.",
+    ["fault"],
 )
 DEVICE_MEMORY: Final = Gauge(
     "imagefleet_device_memory_bytes",
@@ -82,6 +87,8 @@ CALLBACKS: Final = Counter(
 )
 for _result in ("delivered", "retry", "gone", "refused"):
     CALLBACKS.labels(_result)  # from 0 on, or `increase` would leave out the first one
+for _fault in ("read", "late", "damaged", "write", "busy"):
+    TEXT_STORE_FAULTS.labels(_fault)
 for _use in ("job", "row", "padding"):
     SLOTS.labels(_use)
 

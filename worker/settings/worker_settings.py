@@ -131,9 +131,7 @@ class WorkerSettings(Settings):
         "on every device.",
     )
     devices: int | None = Field(
-        default=None,
-        ge=1,
-        description="Number of local devices to use, virtual ones on CPU. Default: all, on CPU 8.",
+        None, ge=1, description="Local devices to use, on CPU virtual ones. Default: all, on CPU 8."
     )
     per_device_batch: int = Field(
         default=1,
@@ -173,6 +171,9 @@ class WorkerSettings(Settings):
     )
     text_cache_bytes: int = Field(
         268_435_456, ge=0, description="Bytes of this host for encoded prompts (docs/engine.md)."
+    )
+    texts_url: StoreUrl | None = Field(
+        None, description="Address where workers share encoded prompts (docs/engine.md), or none."
     )
     cache_dir: UserPath = Field(
         default=Path("~/.cache/imagefleet").expanduser(),

@@ -97,7 +97,7 @@ class _Builder:
         check_image_store(self._stores.images, self._settings)
         self._claims = make_claims(self._settings, self._name, self._no_retry, self._retrying)
         self._delivery = start_delivery(self._retrying, self._settings, self._count_workers)
-        self._engine = load_model(self._settings, self._stores.executables)
+        self._engine = load_model(self._settings, self._stores.shared)
         self._streams = self._warm()
         self._backlog = RowBacklog(self._engine.capacity)
         self._health = HealthCheck(

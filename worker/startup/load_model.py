@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from imagefleet.worker.engine.contract.interface import Engine, Shape
 from imagefleet.worker.engine.fake.fake_engine import is_fake
-from imagefleet.worker.engine.loading.load_engine import SharedExecutables, load_engine
+from imagefleet.worker.engine.loading.load_engine import SharedStores, load_engine
 from imagefleet.worker.engine.options.control_net_options import ControlNetOption
 from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.model_options import ModelOptions
@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     from imagefleet.worker.engine.loading.read_model import ModelSetup
 
 
-def load_model(
-    settings: WorkerSettings, shared_executables: SharedExecutables | None = None
-) -> Engine:
+def load_model(settings: WorkerSettings, shared: SharedStores | None = None) -> Engine:
     """Load the engine.
 
     Args:
-        shared_executables: Where hosts share executables. None: nowhere.
+        shared: Where hosts share executables and encoded texts. None: nowhere.
 
     Raises:
         CheckpointError: the model cannot be found, read or run.
@@ -38,7 +36,7 @@ def load_model(
         devices=settings.devices,
         dtype=settings.dtype,
         cache_dir=settings.cache_dir,
-        shared_executables=shared_executables,
+        shared=shared,
         max_num_inference_steps=settings.max_num_inference_steps,
         options=model_options(settings),
     )

@@ -183,6 +183,7 @@ def _measure(engine: Engine) -> None:
     metrics.RECOMPILES.set_function(lambda: engine.recompiles)
     metrics.TEXT_CACHE.labels("hits").set_function(lambda: engine.text_cache.hits)
     metrics.TEXT_CACHE.labels("misses").set_function(lambda: engine.text_cache.misses)
+    metrics.TEXT_CACHE.labels("stored").set_function(lambda: engine.text_cache.stored)
     metrics.TEXT_CACHE.labels("bytes").set_function(lambda: engine.text_cache.bytes)
 
 

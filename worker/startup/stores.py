@@ -11,8 +11,9 @@ from imagefleet.shared.storage import ObjectStore, announced_url, open_store
 from imagefleet.shared.storage.job_keys import job_folder
 from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.bulk.destinations import DestinationPolicy
-from imagefleet.worker.engine.loading.load_engine import SharedExecutables
+from imagefleet.worker.engine.loading.load_engine import SharedStores
 from imagefleet.worker.settings.worker_settings import WorkerSettings
+from imagefleet.worker.startup.shared_texts import SharedTexts
 
 _STORAGE_START_S: Final = 60.0
 """A start waits at most this long for a store that is unavailable."""
@@ -25,7 +26,7 @@ class Stores:
     images: ObjectStore
     images_url: str | None
     """The address by which other processes open `images`; None if they cannot."""
-    executables: SharedExecutables
+    shared: SharedStores
     destinations: DestinationPolicy
     """Where datasets may be written."""
 
@@ -40,20 +41,22 @@ def open_stores(settings: WorkerSettings) -> Stores:
     return Stores(
         images=images,
         images_url=announced_url(settings.storage_url, images),
-        executables=open_shared_executables(settings),
+        shared=open_shared_stores(settings),
         destinations=DestinationPolicy.parse(settings.storage_url, settings.bulk_allow),
     )
 
 
-def open_shared_executables(settings: WorkerSettings) -> SharedExecutables:
-    """Open the store in which hosts share executables, if there is one, without connecting to it.
+def open_shared_stores(settings: WorkerSettings) -> SharedStores:
+    """Open the stores that hosts share, if there are any, without connecting to them.
 
     Raises:
-        ConfigurationError: its address is not valid.
+        ConfigurationError: the address of one is not valid.
     """
-    url, secret = settings.programs_url, settings.programs_secret
-    return SharedExecutables(
-        store=None if url is None else open_store(url, "IMAGEFLEET_PROGRAMS_URL"),
+    programs, texts = settings.programs_url, settings.texts_url
+    secret = settings.programs_secret
+    return SharedStores(
+        executables=None if programs is None else open_store(programs, "IMAGEFLEET_PROGRAMS_URL"),
+        texts=None if texts is None else SharedTexts(open_store(texts, "IMAGEFLEET_TEXTS_URL")),
         secret=secret.get_secret_value() if secret else "",
     )
 

@@ -24,7 +24,7 @@ from imagefleet.worker.engine.compile.jax_compilation_cache import (
     use_cache,
 )
 from imagefleet.worker.engine.contract.interface import ImageSpec
-from imagefleet.worker.engine.loading.load_engine import SharedExecutables, load_engine
+from imagefleet.worker.engine.loading.load_engine import SharedStores, load_engine
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from tests.unit.engine.parity import FOLDER
@@ -293,7 +293,7 @@ def _engine(cache_dir: Path, store: ObjectStore | None) -> DiffusionEngine:
         str(FOLDER / "older"),
         devices=2,
         cache_dir=cache_dir,
-        shared_executables=SharedExecutables(store=store, secret="s"),
+        shared=SharedStores(executables=store, secret="s"),
         max_num_inference_steps=20,
     )
     assert isinstance(engine, DiffusionEngine)
@@ -321,5 +321,5 @@ def test_executables_are_shared_only_with_a_secret(tmp_path: Path) -> None:
         load_engine(
             "shapes",
             cache_dir=tmp_path,
-            shared_executables=SharedExecutables(store=MemoryStore()),
+            shared=SharedStores(executables=MemoryStore()),
         )

@@ -10,6 +10,7 @@ from imagefleet.worker.engine.placement.memory_check import MemoryNeed
 from imagefleet.worker.engine.runtime.text_cache import TextCache
 from imagefleet.worker.engine.sampling.arrays import BatchInputs
 from imagefleet.worker.engine.sampling.empty_batch import EmptyBatch
+from tests.unit.engine.text_stores import DictStore
 
 TOKENS: Final = 5
 WIDTH: Final = 3
@@ -110,6 +111,31 @@ def test_states_that_are_not_finite_are_not_kept() -> None:
     assert np.isnan(broken.text_states[0]).all()
     mended = cache.fill(_inputs((1, 2)), encode, 1)
     np.testing.assert_array_equal(mended.text_states, _states((1, 2)))
+
+
+def test_a_cache_takes_texts_from_the_store_that_another_one_of_its_scope_wrote() -> None:
+    store, encode = DictStore(), _Encoder(1)
+    first = TextCache(10_000, store=store, scope="a").fill(_inputs((1, 7)), encode, 1, "64x64")
+    cache = TextCache(10_000, store=store, scope="a")
+    for _ in range(2):
+        filled = cache.fill(_inputs((1, 7)), encode, 1, "64x64")
+        np.testing.assert_array_equal(filled.text_states, first.text_states)
+    assert encode.texts == [1, 7]
+    assert (cache.use.stored, cache.use.hits, cache.use.misses) == (2, 2, 0)
+    for scope, shape in (("b", "64x64"), ("a", "64x48")):
+        TextCache(10_000, store=store, scope=scope).fill(_inputs((1, 7)), encode, 1, shape)
+    assert encode.texts == [1, 7] * 3
+    assert sorted(name.split("/")[0] for name in store.contents) == [*"aaaa", *"bb"]
+
+
+def test_a_store_gets_no_states_that_are_not_finite_and_no_trial() -> None:
+    store, encode = DictStore(), _Encoder(1)
+    cache = TextCache(0, store=store)
+    cache.fill(_inputs((1, 2)), lambda ids: encode(ids) * np.nan, 1)
+    cache.for_trial().fill(_inputs((1, 2)), encode, 1)
+    assert store.contents == {}
+    cache.fill(_inputs((1, 2)), encode, 1)
+    assert len(store.contents) == 2
 
 
 def test_a_model_that_encodes_within_its_programs_keeps_nothing() -> None:

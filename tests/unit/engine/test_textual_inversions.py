@@ -20,7 +20,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.lora import digest_with
 from imagefleet.worker.engine.contract.interface import ImageSpec, Shape
 from imagefleet.worker.engine.loading.compile_ahead import compile_ahead
-from imagefleet.worker.engine.loading.load_engine import SharedExecutables
+from imagefleet.worker.engine.loading.load_engine import SharedStores
 from imagefleet.worker.engine.options.mesh_spec import MeshSpec
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
@@ -135,7 +135,7 @@ def test_programs_compiled_ahead_are_those_of_a_worker_with_the_same_tokens(tmp_
         mesh=MeshSpec.parse(None, 1),
         dtype=None,
         cache_dir=tmp_path,
-        shared_executables=SharedExecutables(),
+        shared=SharedStores(),
         max_num_inference_steps=4,
         options=options,
     )

@@ -34,6 +34,18 @@ def keys_of(names: Iterable[str], environment: Iterable[str], inputs: Any) -> di
     return {name: f"{name}-{fingerprint}" for name in names}
 
 
+def texts_fingerprint(environment: Iterable[str], encoder: str, *, on_cpu: bool) -> str:
+    """Return what determines the bits that a text encoder makes of a text of one shape.
+
+    Args:
+        environment: As in `keys_of`.
+        encoder: Names the weights and how they are used.
+        on_cpu: Whether a CPU encodes texts. XLA may add up in another order on more cores.
+    """
+    cores = f"{_processor()} {os.cpu_count()}" if on_cpu else ""
+    return _digest(*environment, encoder, cores)
+
+
 def environment(placement: Placement) -> dict[str, str]:
     """Return what the host, its libraries and our source code add to a fingerprint.
 

@@ -12,5 +12,7 @@ class TextCacheUse:
     """This many texts were found."""
     misses: int = 0
     """This many texts were encoded."""
+    stored: int = 0
+    """This many texts were found in the store that hosts share."""
     bytes: int = 0
     """The states that are kept now have this many bytes."""

@@ -16,7 +16,10 @@ from imagefleet.worker.engine.checkpoint.weights import (
     weight_entries,
 )
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
+from imagefleet.worker.engine.compile.fingerprint import texts_fingerprint
+from imagefleet.worker.engine.compile.start_log import StartLog
 from imagefleet.worker.engine.contract.interface import ModelInfo, Shape
+from imagefleet.worker.engine.contract.text_store import TextStore
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.loading.abstract_weights import place_factors, trained_shapes
 from imagefleet.worker.engine.loading.find_checkpoint import ModelIdentity
@@ -45,10 +48,11 @@ def build_engine(
     max_num_inference_steps: int,
     options: ModelOptions,
     executable_cache: ExecutableCache,
+    text_store: TextStore | None = None,
 ) -> DiffusionEngine:
     """Load the weights of a model and place them on the devices of `placement`.
 
-    `load_engine` explains the settings.
+    `load_engine` explains the settings. Hosts share encoded texts in `text_store`.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
@@ -60,13 +64,9 @@ def build_engine(
     with executable_cache.start_log.stage(f"reading the weights of {identity.name}"):
         programs, weights = load_networks(files, model, placement, workload, setup.shapes, options)
         digest = files.digest()
-    texts = TextCache(options.text_cache_bytes)
-    if (encoding := programs.denoiser.text_encoding) is not None and options.host_text_encoder:
-        with executable_cache.start_log.stage("compiling the text encoder for the host"):
-            length, *_ = setup.tokenizer.lengths
-            on_host = HostTextEncoder(encoding, weights, length, Placement.on_host())
+    on_host = _host_encoder(setup, programs, weights, options, executable_cache.start_log)
+    if on_host is not None:
         weights = weights.without_text_encoder()
-        texts = TextCache(options.text_cache_bytes, on_host)
     max_steps = setup.limit_steps(max_num_inference_steps)
     loras, inversions = applied_loras(options.loras), model.inversions
     info = ModelInfo(
@@ -94,6 +94,9 @@ def build_engine(
         latents=model.latent_format,
         versions={library: version(library) for library in ("jax", "jaxlib", "flax")},
     )
+    on_cpu = on_host is not None or placement.platform == "cpu"
+    encoder = f"{info.digest} {numpy_dtype} streams={options.streams}"
+    scope = texts_fingerprint(executable_cache.environment, encoder, on_cpu=on_cpu)
     return DiffusionEngine(
         info=info,
         programs=programs,
@@ -103,8 +106,24 @@ def build_engine(
         placement=placement,
         per_device_batch=per_device_batch,
         executable_cache=executable_cache,
-        texts=texts,
+        texts=TextCache(options.text_cache_bytes, on_host, text_store, scope),
     )
+
+
+def _host_encoder(
+    setup: ModelSetup,
+    programs: DiffusionPrograms,
+    weights: Weights,
+    options: ModelOptions,
+    start_log: StartLog,
+) -> HostTextEncoder | None:
+    """Return the text encoder of the host, if the model has one and the host is to run it."""
+    encoding = programs.denoiser.text_encoding
+    if encoding is None or not options.host_text_encoder:
+        return None
+    with start_log.stage("compiling the text encoder for the host"):
+        length, *_ = setup.tokenizer.lengths
+        return HostTextEncoder(encoding, weights, length, Placement.on_host())
 
 
 def load_networks(

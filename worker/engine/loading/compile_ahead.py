@@ -29,7 +29,7 @@ from imagefleet.worker.engine.loading.abstract_weights import (
     trained_shapes,
 )
 from imagefleet.worker.engine.loading.find_checkpoint import find_checkpoint
-from imagefleet.worker.engine.loading.load_engine import SharedExecutables, executable_cache_of
+from imagefleet.worker.engine.loading.load_engine import SharedStores, executable_cache_of
 from imagefleet.worker.engine.loading.memory_need import need_without_weights
 from imagefleet.worker.engine.loading.read_model import ModelSetup, choose_dtype
 from imagefleet.worker.engine.options.lora_options import LoraOption
@@ -163,7 +163,7 @@ def compile_ahead(
     mesh: MeshSpec,
     dtype: str | None,
     cache_dir: Path,
-    shared_executables: SharedExecutables,
+    shared: SharedStores,
     max_num_inference_steps: int,
     options: ModelOptions,
 ) -> AheadCompilation:
@@ -180,7 +180,7 @@ def compile_ahead(
         ConfigurationError: the host or the model does not support a setting, libtpu is missing, or
             the model does not fit the host.
     """
-    shared_executables.require_secret()
+    shared.require_secret()
     folder = find_checkpoint(model, with_weights=False)
     if topology is None:
         start_backend(mesh.devices)
@@ -195,7 +195,7 @@ def compile_ahead(
     abstract_model = AbstractModel.of(
         source,
         placement,
-        executable_cache_of(folder, placement, cache_dir, shared_executables, options.control_nets),
+        executable_cache_of(folder, placement, cache_dir, shared, options.control_nets),
         token_lengths=setup.tokenizer.lengths,
         per_device_batch=per_device_batch,
         dtype=numpy_dtype,

@@ -12,6 +12,7 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.worker.engine.contract.interface import Engine, Shape
+from imagefleet.worker.engine.contract.text_store import TextStore
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine, is_fake
 from imagefleet.worker.engine.options.control_net_options import (
     CONTROL_NET_CONFIG,
@@ -26,22 +27,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedExecutables:
-    """It has the store in which hosts share executables, and the secret that signs them."""
+class SharedStores:
+    """It has the stores in which hosts share executables and encoded texts."""
 
-    store: ObjectStore | None = None
+    executables: ObjectStore | None = None
     """None: executables stay in `cache_dir`."""
+    texts: TextStore | None = None
+    """None: encoded texts stay in memory."""
     secret: str = field(default="", repr=False)
-    """This key signs the executables, those in `cache_dir` too. If there is a store, a secret is
-    required."""
+    """This key signs the executables, those in `cache_dir` too. If there is a store
+    of them, a secret is required."""
 
     def require_secret(self) -> None:
-        """Require a secret if there is a store.
+        """Require a secret if there is a store of executables.
 
         Raises:
             ConfigurationError: there is none.
         """
-        if self.store is not None and not self.secret:
+        if self.executables is not None and not self.secret:
             raise ConfigurationError(
                 "IMAGEFLEET_PROGRAMS_URL needs IMAGEFLEET_PROGRAMS_SECRET, any long random text "
                 "that all workers share: the files there are code, and the secret signs them"
@@ -57,7 +60,7 @@ def load_engine(
     devices: int | None = None,
     dtype: str | None = None,
     cache_dir: Path,
-    shared_executables: SharedExecutables | None = None,
+    shared: SharedStores | None = None,
     max_num_inference_steps: int = 100,
     options: ModelOptions | None = None,
 ) -> Engine:
@@ -75,7 +78,7 @@ def load_engine(
         dtype: `float32` or `bfloat16`. None: bfloat16 on accelerators, float32 on CPU.
         cache_dir: The folder for compiled programs. It is made private to this user, and refused if
             another user could put programs there.
-        shared_executables: Where hosts share executables. None: nowhere.
+        shared: Where hosts share executables and encoded texts. None: nowhere.
         max_num_inference_steps: The number of steps of the longest schedule.
         options: The scheduler, the safety checker, LoRAs, streams. None: as the checkpoint has it,
             and whole batches.
@@ -97,7 +100,7 @@ def load_engine(
     from imagefleet.worker.engine.loading.read_model import ModelSetup
     from imagefleet.worker.engine.placement.mesh import Placement, start_backend
 
-    shared = shared_executables or SharedExecutables()
+    shared = shared or SharedStores()
     shared.require_secret()
     mesh_spec = MeshSpec.parse(mesh, devices)
     folder, options = find_checkpoint(model), options or ModelOptions()
@@ -116,6 +119,7 @@ def load_engine(
         executable_cache=executable_cache_of(
             folder, placement, cache_dir, shared, options.control_nets
         ),
+        text_store=shared.texts,
     )
 
 
@@ -123,7 +127,7 @@ def executable_cache_of(
     model: Path,
     placement: "Placement",
     cache_dir: Path,
-    shared: SharedExecutables,
+    shared: SharedStores,
     control_nets: Sequence[ControlNetOption] = (),
 ) -> "ExecutableCache":
     """Return the cache of a model's executables.
@@ -142,7 +146,7 @@ def executable_cache_of(
 
     nets = [sha256_of_file(net.folder / CONTROL_NET_CONFIG) for net in control_nets]
     return ExecutableCache(
-        [store for store in (FolderStore(cache_dir / "executables"), shared.store) if store],
+        [store for store in (FolderStore(cache_dir / "executables"), shared.executables) if store],
         {
             **environment(placement),
             "model": config_digest(open_checkpoint(model).folder),

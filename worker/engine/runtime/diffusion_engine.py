@@ -5,7 +5,6 @@ weights.
 """
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -178,7 +177,7 @@ class DiffusionEngine:
             self._one_image,
             self._per_device_batch,
             factors,
-            TextCache(sys.maxsize, self._texts.on_host),  # so that its text encoder runs, and once
+            self._texts.for_trial(),
         )
         start_log = self._executable_cache.start_log
         for shape in self.info.shapes:
@@ -202,13 +201,13 @@ class DiffusionEngine:
         if not 1 <= len(specs) <= self.capacity:
             raise ValueError(f"{len(specs)} images; a batch takes 1 to {self.capacity}")
         with device_errors():
-            inputs = self._inputs(specs, shape)
+            inputs = self._inputs(specs, shape, self._texts)
             return self._start(specs, shape, inputs, self._init_latents(specs, shape))
 
-    def _inputs(self, specs: Sequence[ImageSpec], shape: Shape) -> BatchInputs:
+    def _inputs(self, specs: Sequence[ImageSpec], shape: Shape, texts: TextCache) -> BatchInputs:
         """Return the inputs of a batch on the host, with the hidden states of its texts."""
         return encode_texts(
-            self._texts,
+            texts,
             self._input_builder.inputs(specs, shape),
             shape,
             self._executables[shape].encode_text,
@@ -278,7 +277,7 @@ class DiffusionEngine:
         init_latents = self._init_latents([spec], shape)
         factors = fit_rgb_factors(chart, require_finite_chart(init_latents, shape))
         self._rgb_factors = self._placement.replicate(factors)
-        inputs = self._inputs([spec], shape)
+        inputs = self._inputs([spec], shape, self._texts.for_trial())
         batch = self._start([spec], shape, inputs, init_latents)
         batch.previews()()
         require_finite(not batch.not_finite(), DENOISING_PARTS, shape)
