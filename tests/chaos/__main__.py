@@ -38,6 +38,19 @@ from tests.chaos.suite import ChaosConfig, run
     show_default=True,
     help="Rows of a dataset that is made meanwhile; 0 for none.",
 )
+@click.option(
+    "--model",
+    default=ChaosConfig.model,
+    show_default=True,
+    help="A real model's images are audited within one level, and no prompt kills.",
+)
+@click.option("--workers", default=ChaosConfig.workers, show_default=True)
+@click.option(
+    "--pace",
+    default=ChaosConfig.pace,
+    show_default=True,
+    help="How many times as long the pauses between faults are, for workers that start slowly.",
+)
 @click.option("--cluster", is_flag=True, help="Use three masters with a replica each.")
 @click.option(
     "--prometheus",

@@ -50,10 +50,16 @@ class FaultInjector:
         seed: int,
         lease_s: float,
         others: Sequence[Killed] = (),
+        pace: float = 1.0,
     ) -> None:
+        """
+        Args:
+            pace: How many times as long the pauses between faults are.
+        """
         self._fleet, self._lease_s = fleet, lease_s
         self._others = [each.part for each in others]
         self._rng = random.Random(seed)
+        self._pace = pace
         self.counts: Counter[str] = Counter()
         self._faults: list[tuple[float, Callable[[], None]]] = [
             (KILL_EVERY_S, self._kill),
@@ -79,7 +85,7 @@ class FaultInjector:
             time.sleep(_TICK_S)
 
     def _pause(self, every_s: float) -> float:
-        return every_s * self._rng.uniform(0.5, 1.5)
+        return self._pace * every_s * self._rng.uniform(0.5, 1.5)
 
     def _harm(self, fault: Fault) -> None:
         self.counts[fault(self._rng, self._fleet)] += 1

@@ -120,6 +120,16 @@ def without_callback(job: PlannedJob) -> PlannedJob:
     return replace(job, parameters=parameters)
 
 
+def for_real_model(job: PlannedJob) -> PlannedJob:
+    """Return `job` as one for a real model: no prompt fails its batch, and files lose nothing."""
+    fails = job.scenario is Scenario.FAILS_BATCH
+    return replace(
+        job,
+        scenario=Scenario.SUCCEEDS if fails else job.scenario,
+        parameters={**job.parameters, "format": "png"},
+    )
+
+
 def _draw_job(
     rng: random.Random,
     job_id: str,

@@ -15,6 +15,7 @@ from imagefleet.producer.connection.lane_dead_letters import LaneDeadLetters
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import open_store
+from imagefleet.worker.engine.fake.fake_engine import is_fake
 from tests.chaos.audit import (
     AuditReport,
     audit_callbacks,
@@ -32,7 +33,15 @@ from tests.chaos.fleet import Fleet, run_worker
 from tests.chaos.gateways import Gateways
 from tests.chaos.hostile_cases import draw_hostile
 from tests.chaos.hostile_input import HostileInput
-from tests.chaos.planned_jobs import SIZES, WITH_GATEWAYS, WITH_LANES, PlannedJob, draw_jobs
+from tests.chaos.oracle import FAKE, SLOTS, Oracle
+from tests.chaos.planned_jobs import (
+    SIZES,
+    WITH_GATEWAYS,
+    WITH_LANES,
+    PlannedJob,
+    draw_jobs,
+    for_real_model,
+)
 from tests.chaos.processes import PUTS, FaultyS3Process, Producers, environ
 from tests.chaos.prometheus import METRICS_SETTINGS, Prometheus
 from tests.chaos.record_watcher import RecordWatcher
@@ -62,6 +71,8 @@ _DRAIN_S: Final = "1"
 _KILL_GATEWAY_EVERY_S: Final = 6.0
 _KILL_COMMAND_EVERY_S: Final = 30.0
 """The command that makes a dataset needs seconds to start."""
+_PROGRAMS: Final = "programs"
+"""The folder of the compiled programs of a real model."""
 _LAST_DRAIN_S: Final = 60.0
 """Seconds for the workers that end the run. Without jobs only a hang takes so long."""
 
@@ -82,6 +93,9 @@ class ChaosConfig:
     """One hostile case is added for so many jobs. 0: none."""
     lease_s: float = 3.0
     model: str = "fake:seconds=0.05,capacity=8,streams=4"
+    """A real model has no prompts that fail or kill, and an image may be a level off."""
+    pace: float = 1.0
+    """How many times as long the pauses between faults are. A real worker starts in seconds."""
     batching: str = "static"
     cluster: bool = False
     """Whether the fleet uses a cluster. Then it has no producer with Celery."""
@@ -89,6 +103,11 @@ class ChaosConfig:
     """Rows of a dataset that is made meanwhile. 0: there is none."""
     prometheus: str | None = None
     """Prometheus' program, which scrapes the fleet during the run. None: there is none."""
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the workers run a real model."""
+        return not is_fake(self.model)
 
     @property
     def hostile_count(self) -> int:
@@ -104,6 +123,7 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
     """
     began = time.monotonic()
     report = AuditReport(title=f"{config.jobs:,} jobs, {config.seconds:.0f} s of chaos")
+    oracle = _oracle(config, folder)
     with ExitStack() as stack:
         server = _start_servers(config, folder / "redis", stack)
         s3 = stack.enter_context(FaultyS3Process(config.seed, folder / "s3.log"))
@@ -111,6 +131,7 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
         planned = _plan(config, receiver)
         environment = {
             **_environment(config, server, s3, receiver),
+            **(_settings_of_real(folder) if config.is_real else {}),
             "IMAGEFLEET_BULK_ALLOW": str((folder / "dataset").resolve()),
         }
         gateways = stack.enter_context(Gateways(environment, folder / "gateways"))
@@ -127,11 +148,7 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
             Prometheus(config.prometheus, folder / "prometheus", environment, fleet)
         )
         watcher = RecordWatcher(server.lanes(NAMESPACE), [job.id for job in planned])
-        others = (
-            Killed("a gateway", gateways, _KILL_GATEWAY_EVERY_S),
-            Killed("the command of a dataset", dataset, _KILL_COMMAND_EVERY_S),
-        )
-        injector = FaultInjector(fleet, server, config.seed, config.lease_s, others)
+        injector = _injector(config, fleet, server, gateways, dataset)
         injector.run(config.seconds, watcher.poll)
         relent(receiver, hostile, gateways, fleet)
         finish_undisturbed(config, fleet, producers, hostile, watcher, dataset)
@@ -140,10 +157,20 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
             audit_prometheus(report, prometheus, fleet, watcher, server)
         audit_ends(report, fleet.ended)
         report_exit_codes(report, fleet.stop())
-        audit(report, planned, producers.accepted(), hostile, watcher, s3, receiver)
+        audit(report, planned, producers.accepted(), hostile, watcher, s3, receiver, oracle)
         dataset.audit(report)
     report.note("time", "total, seconds", round(time.monotonic() - began))
     return report
+
+
+def _injector(
+    config: ChaosConfig, fleet: Fleet, server: Servers, gateways: Gateways, dataset: Dataset
+) -> FaultInjector:
+    others = (
+        Killed("a gateway", gateways, _KILL_GATEWAY_EVERY_S),
+        Killed("the command of a dataset", dataset, _KILL_COMMAND_EVERY_S),
+    )
+    return FaultInjector(fleet, server, config.seed, config.lease_s, others, config.pace)
 
 
 def relent(
@@ -165,6 +192,7 @@ def audit(
     watcher: RecordWatcher,
     s3: FaultyS3Process,
     receiver: FlakyReceiver,
+    oracle: Oracle,
 ) -> None:
     by_id = {job.id: job for job in planned}
     hostile_ids, every = ids_of(hostile.cases), watcher.read_all()
@@ -173,7 +201,7 @@ def audit(
     audit_records(report, planned, accepted, statuses, watcher.first_terminal)
     with environ(s3.environment):
         store = open_store(s3.direct_url)
-    audit_images(report, by_id, statuses, store, of_hostile)
+    audit_images(report, by_id, statuses, store, of_hostile, oracle)
     audit_callbacks(report, planned, statuses, receiver)
     audit_tenants(report, planned, statuses)
     letters, hostile_letters = split_dead_letters(LaneDeadLetters(watcher.lanes).read())
@@ -233,14 +261,31 @@ def _start_servers(config: ChaosConfig, folder: Path, stack: ExitStack) -> OneSe
 
 
 def _plan(config: ChaosConfig, receiver: FlakyReceiver) -> list[PlannedJob]:
-    return draw_jobs(
+    drawn = draw_jobs(
         config.seed,
         jobs=config.jobs,
         seconds=0.9 * config.seconds,
-        killers=config.killers,
+        killers=0 if config.is_real else config.killers,
         callback_url=receiver.url,
         kinds=WITH_LANES if config.cluster else WITH_GATEWAYS,
     )
+    return [for_real_model(job) for job in drawn] if config.is_real else drawn
+
+
+def _oracle(config: ChaosConfig, folder: Path) -> Oracle:
+    """Return what knows the images. Of a real model it first compiles what the workers load."""
+    if not config.is_real:
+        return FAKE
+    streams = config.batching == "continuous"
+    return Oracle.of_model(config.model, folder / _PROGRAMS, streams=streams)
+
+
+def _settings_of_real(folder: Path) -> dict[str, str]:
+    return {
+        "IMAGEFLEET_DEVICES": "1",
+        "IMAGEFLEET_PER_DEVICE_BATCH": str(SLOTS),
+        "IMAGEFLEET_CACHE_DIR": str((folder / _PROGRAMS).resolve()),
+    }
 
 
 def _fleet(config: ChaosConfig, environment: dict[str, str], folder: Path) -> Fleet:

@@ -27,7 +27,8 @@ from tests.chaos.audit import (
     audit_tenants,
     terminal_fields,
 )
-from tests.chaos.audit_images import audit_images, expected_images
+from tests.chaos.audit_images import audit_images
+from tests.chaos.oracle import FAKE
 from tests.chaos.planned_jobs import (
     WITHOUT_GATEWAYS,
     PlannedJob,
@@ -48,7 +49,7 @@ def _planned_jobs() -> list[PlannedJob]:
 def _succeeded(job: PlannedJob, store: MemoryStore) -> JobStatus:
     """Return the record, and store the objects, of a job that succeeded."""
     images = []
-    for each in expected_images(job):
+    for each in FAKE.expected(job):
         stored = store.put(each.key, each.data, "image/png")
         metadata_file = (
             f'{{"job_id": "{job.id}", "image_index": {each.index},'

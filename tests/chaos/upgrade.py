@@ -34,8 +34,8 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.storage.job_keys import metadata_key
 from tests.chaos.audit import AuditReport, audit_records
-from tests.chaos.audit_images import expected_images
 from tests.chaos.options import finish_run, seed_option
+from tests.chaos.oracle import FAKE
 from tests.chaos.planned_jobs import SIZES, PlannedJob, Scenario, draw_jobs, without_callback
 from tests.chaos.processes import ROOT
 from tests.chaos.record_watcher import RecordWatcher
@@ -291,7 +291,7 @@ def audit_images(
     for job in planned:
         status = statuses.get(job.id)
         images = status.result.images if status is not None and status.result is not None else ()
-        expected = list(expected_images(job))
+        expected = list(FAKE.expected(job))
         count += len(expected)
         if [image.index for image in images] != [each.index for each in expected]:
             wrong.append(f"{job.id}: {len(images)} images")
