@@ -250,6 +250,21 @@ class FlowFamily:
             self.check(list(batch.images()), names)
         assert not engine.recompiles, engine.recompiles
 
+    def check_bits(self, engine: DiffusionEngine, specs: Sequence[ImageSpec]) -> None:
+        """Check that each image has the bits that it has alone, of a warm engine and in a stream.
+
+        Either all of them are guided, or none: else the programs differ.
+        """
+        (stream,) = engine.open_streams()
+        beside = run_stream(stream, self.shape, SLOTS, specs)
+        for number, spec in enumerate(specs):
+            other = specs[number - 1]
+            batch = engine.start_batch([other, spec], self.shape).images()
+            alone = engine.start_batch([spec], self.shape).images()
+            np.testing.assert_array_equal(batch[1], alone[0])
+            (image,) = run_stream(stream, self.shape, SLOTS, [spec])
+            np.testing.assert_array_equal(beside[number], image)
+
     def check_stream(self, engine: DiffusionEngine, specs: Mapping[str, ImageSpec]) -> None:
         """Check images that enter a stream one after another."""
         (stream,) = engine.open_streams()

@@ -102,6 +102,8 @@ def test_images_of_a_whole_batch_are_those_of_diffusers(engine: DiffusionEngine)
     first, *others = _guided_specs().items()
     specs = [*others, *FLUX1.specs().items(), *FLUX1.lora_specs().items(), first]
     FLUX1.check_whole_batches(engine, dict(specs))
+    FLUX1.check_bits(engine, list(FLUX1.lora_specs().values()))
+    FLUX1.check_bits(engine, list(_guided_specs().values()))
 
 
 @pytest.mark.parametrize("devices", [2, 4])
