@@ -23,7 +23,7 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
 
 
 AS_WORKERS_DO = (
-    *("clip_skip", "job_loras", "mesh", "one_image_at_a_time"),
+    *("clip_skip", "flux1_engine", "job_loras", "mesh", "one_image_at_a_time"),
     *("pipeline", "prompt_weighting", "streams"),
 )
 """Modules about images that must be equal bit for bit. Their tests in `make long` compile as
