@@ -16,15 +16,26 @@ from imagefleet.shared.errors import CheckpointError, InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.parameter_types import GIVEN_EMPTY
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.lora import read_loras
 from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import ImageSpec
+from imagefleet.worker.engine.families.flux1.parts import TRANSFORMER
+from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.runtime.diffusion_engine import DiffusionEngine
 from imagefleet.worker.jobs.attempt import offer_of
 from tests.unit.engine.flow_family import FLUX1, SLOTS
 from tests.unit.engine.flow_parity import FlowOracle
+from tests.unit.engine.parity import stored_shapes
 from tests.unit.engine.stream_runs import run_stream
-from tools.parity.flow.flux1_case import FILL, KONTEXT, TRUE_GUIDANCES
+from tools.parity.flow.flux1_case import (
+    FILL,
+    KONTEXT,
+    TRUE_GUIDANCES,
+    Variant,
+    write_configs,
+)
 from tools.parity.flow.flux1_loras import CASES
 from tools.parity.known.write import init_image
 
@@ -151,6 +162,23 @@ def test_options_that_the_family_lacks_are_refused(
 @pytest.mark.parametrize("case", CASES)
 def test_merged_weights_are_those_that_the_lora_of_a_job_stand_for(folder: Path, case: str) -> None:
     FLUX1.check_merged_loras(folder, folder.parent, case)
+
+
+def test_schnell_reads_a_lora_of_dev_without_the_layers_that_it_lacks(
+    folder: Path, tmp_path: Path
+) -> None:
+    """diffusers leaves them out, too: `make parity-fuzz FUZZ="--cases f9018"` compares an image."""
+    read = []
+    for name, has_guidance in (("dev", True), ("schnell", False)):
+        write_configs(tmp_path / name, Variant(transformer={"guidance_embeds": has_guidance}))
+        model = read_configs(CheckpointFiles(tmp_path / name))
+        networks = model.networks()
+        shapes = {each: stored_shapes(networks[each]) for each in model.lora_names.networks}
+        options = FLUX1.lora_options(folder.parent, {"diffusers": 1.0})
+        read.append(read_loras(options, shapes, model.lora_names)[TRANSFORMER])
+    dev, schnell = read
+    assert dev.keys() - schnell.keys() == {"time_text_embed.guidance_embedder.linear_2.weight"}
+    assert schnell.keys() < dev.keys()
 
 
 @pytest.mark.parametrize(

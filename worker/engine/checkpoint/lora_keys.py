@@ -22,7 +22,8 @@ class LoraNames(Protocol):
 
     def fused(self, network: str, keys: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Return the keys of the weights that a file may have as one layer, by its name. The
-        outputs of the layer are those of the weights, one after another."""
+        outputs of the layer are those of the weights, one after another. A layer without weights
+        is one of other models of the family, and is left out."""
 
     def spellings(self, network: str, layer: str) -> Sequence[str]:
         """Return the names within a network that the patterns of PEFT may mean by a layer."""

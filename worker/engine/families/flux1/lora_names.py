@@ -52,6 +52,8 @@ _FUSED_IN_X_FLUX: Final = (
     {"processor.qkv_lora1": IMAGE_PROJECTIONS, "processor.qkv_lora2": TEXT_PROJECTIONS},
     {"processor.qkv": IMAGE_PROJECTIONS},
 )
+_GUIDANCE: Final = tuple(f"time_text_embed.guidance_embedder.linear_{number}" for number in (1, 2))
+"""schnell has none of these layers of dev. diffusers leaves out what a LoRA of dev adds to them."""
 _OF_CLIP: Final = re.compile(r"encoder\.layers\.\d+\.(self_attn\.\w+_proj|mlp\.fc[12])")
 
 
@@ -74,6 +76,9 @@ class Flux1LoraNames:
         for name, parts in fused_layers(layers, *_FUSED_IN_X_FLUX).items():
             weights = tuple(f"{part}.weight" for part in parts)
             names |= {prefix + name: weights for prefix in _OF_X_FLUX}
+        if network == TRANSFORMER:
+            missing = [layer for layer in _GUIDANCE if layer not in layers]
+            names |= {name: () for layer in missing for name in _names_in_transformer(layer)}
         return names
 
     def spellings(self, network: str, layer: str) -> list[str]:
