@@ -30,7 +30,7 @@ from diffusers.models.modeling_flax_pytorch_utils import convert_pytorch_state_d
 from flax.jax_utils import replicate
 from flax.training.common_utils import shard
 from safetensors.torch import load_file
-from transformers import (  # type: ignore[attr-defined]  # names of transformers 4
+from transformers import (  # names of transformers 4
     CLIPTextConfig,
     CLIPTokenizerFast,
     FlaxCLIPTextModel,

@@ -37,7 +37,8 @@ def upload(client: openai.OpenAI, lines: Iterable[Any]) -> str:
     """Upload an input file and return its id. Texts are lines as they stand."""
     texts = (each if isinstance(each, str) else json.dumps(each) for each in lines)
     content = "".join(f"{text}\n" for text in texts).encode()
-    return client.files.create(file=("in.jsonl", content), purpose="batch").id
+    made: str = client.files.create(file=("in.jsonl", content), purpose="batch").id
+    return made
 
 
 def order(client: openai.OpenAI, lines: Iterable[Any], **more: Any) -> Batch:

@@ -151,7 +151,7 @@ def test_a_cancelled_batch_has_the_images_that_were_there(
     worker.await_log("ready after")
     client = client_of(start_gateway(start))
     made = order(client, (line(f"{n}", {"prompt": f"number {n}"}) for n in range(400)))
-    until(lambda: (client.batches.retrieve(made.id).request_counts or made).completed > 100)  # type: ignore[union-attr]
+    until(lambda: (client.batches.retrieve(made.id).request_counts or made).completed > 100)
     assert client.batches.cancel(made.id).status == "cancelling"
     batch = end_of(client, made.id)
     assert batch.status == "cancelled"
@@ -175,7 +175,7 @@ def test_a_cancelled_batch_has_the_images_of_an_unfinished_shard(
     client = client_of(start_gateway(start))
     bodies = [{"prompt": f"number {n}", "n": 1 + n % 2} for n in range(60)]  # 90 images, one shard
     made = order(client, (line(f"{n}", body) for n, body in enumerate(bodies)))
-    until(lambda: (client.batches.retrieve(made.id).request_counts or made).completed > 8)  # type: ignore[union-attr]
+    until(lambda: (client.batches.retrieve(made.id).request_counts or made).completed > 8)
     seen = client.batches.cancel(made.id).request_counts
     batch = end_of(client, made.id)
     counts = batch.request_counts
