@@ -48,6 +48,7 @@ from tools.parity.flow.flux1_truth import flux1_answers
 from tools.parity.flow.flux2_klein_reference_truth import flux2_klein_references
 from tools.parity.flow.flux2_klein_truth import flux2_klein_answers
 from tools.parity.flow.known_flux1_truth import known_flux1_answers
+from tools.parity.flow.known_stable_diffusion_3_truth import known_stable_diffusion_3_answers
 from tools.parity.flow.qwen_truth import qwen_states
 from tools.parity.flow.schedule_truth import flow_runs
 from tools.parity.flow.stable_diffusion_3_truth import stable_diffusion_3_answers
@@ -145,6 +146,10 @@ def write_stable_diffusion_3(target: Path) -> None:
     save_file(stable_diffusion_3_answers(), target)
 
 
+def write_known_stable_diffusion_3(target: Path) -> None:
+    save_file(known_stable_diffusion_3_answers(), target)
+
+
 def write_z_image(target: Path) -> None:
     save_file(z_image_answers(), target)
 
@@ -205,6 +210,7 @@ PARTS = {
     "flux1.safetensors": write_flux1,
     "known_flux1.safetensors": write_known_flux1,
     "stable_diffusion_3.safetensors": write_stable_diffusion_3,
+    "known_stable_diffusion_3.safetensors": write_known_stable_diffusion_3,
     "z_image.safetensors": write_z_image,
     "flux2_klein.safetensors": write_flux2_klein,
     "flux2_klein_references.safetensors": write_flux2_klein_references,

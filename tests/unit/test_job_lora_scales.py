@@ -138,7 +138,7 @@ def test_the_setting_refuses_what_jobs_could_not_use(text: str, sentence: str) -
 
 def test_both_settings_take_several_files_separated_by_commas() -> None:
     settings = WorkerSettings.load(job_lora="a=/x/a,b=/x/b", lora="c=/x/c:0.5, d=/x/d")
-    assert [(each.name, each.path) for each in settings.job_loras()] == [
+    assert [(each.name, each.path) for each in model_options(settings).job_loras] == [
         ("a", "/x/a"),
         ("b", "/x/b"),
     ]

@@ -11,6 +11,7 @@ import click
 from imagefleet.shared.text.printable import printable
 from imagefleet.worker.commands.setting_flags import exit_on_error, setting_flags
 from imagefleet.worker.engine.options.control_net_options import ControlNetOption
+from imagefleet.worker.engine.options.lora_options import LoraOption
 from imagefleet.worker.engine.options.mesh_spec import MeshSpec
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.options.textual_inversion_options import TextualInversionOption
@@ -38,6 +39,7 @@ _MAX_LINE: Final = 1_000
         "host_text_encoder",
         "max_num_inference_steps",
         "safety_checker",
+        "text_encoder_3",
         "job_lora",
         "controlnet",
         "textual_inversion",
@@ -86,7 +88,8 @@ def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilatio
         max_num_inference_steps=settings.max_num_inference_steps,
         options=ModelOptions(
             safety_checker=settings.safety_checker,
-            job_loras=settings.job_loras(),
+            text_encoder_3=settings.text_encoder_3,
+            job_loras=LoraOption.parse_job_loras(settings.job_lora),
             control_nets=ControlNetOption.parse_all(settings.controlnet),
             textual_inversions=TextualInversionOption.parse_all(settings.textual_inversion),
             prompt_chunks=settings.prompt_chunks,

@@ -28,7 +28,7 @@ _MAX_LINE: Final = 1_000
 @setting_flags(
     (
         *("model", "shapes", "batching", "dtype", "int8_weights", "host_text_encoder"),
-        *("safety_checker", "prompt_chunks", "controlnet"),
+        *("safety_checker", "text_encoder_3", "prompt_chunks", "controlnet"),
     )
 )
 @click.option(
@@ -74,6 +74,7 @@ def _plan(settings: WorkerSettings, host: TpuHost) -> "HostPlan":
         dtype=settings.dtype,
         options=ModelOptions(
             safety_checker=settings.safety_checker,
+            text_encoder_3=settings.text_encoder_3,
             prompt_chunks=settings.prompt_chunks,
             control_nets=ControlNetOption.parse_all(settings.controlnet),
             int8_weights=settings.int8_weights,

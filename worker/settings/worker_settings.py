@@ -156,6 +156,9 @@ class WorkerSettings(Settings):
     safety_checker: bool = Field(
         True, description="Whether the model's safety checker, if any, makes what it flags black."
     )
+    text_encoder_3: bool = Field(
+        True, description="Whether T5, the third text encoder of Stable Diffusion 3, is read."
+    )
     int8_weights: bool = Field(
         False, description="Whether blocks of Z-Image, FLUX and SD 3 have weights of 8 bits."
     )
@@ -362,7 +365,7 @@ class WorkerSettings(Settings):
         settings.signing_secrets()
         AllowList.parse(settings.callback_allow)
         LoraOption.parse_all(settings.lora)
-        settings.job_loras()
+        LoraOption.parse_job_loras(settings.job_lora)
         TextualInversionOption.parse_all(settings.textual_inversion)
         ControlNetOption.parse_all(settings.controlnet)
         if settings.models:
@@ -383,10 +386,6 @@ class WorkerSettings(Settings):
         """
         secrets = [secret.get_secret_value() for secret in self.webhook_secrets]
         return WebhookSecrets.parse(secrets, self.webhook_tenant_secrets.get_secret_value())
-
-    def job_loras(self) -> tuple[LoraOption, ...]:
-        """Parse `job_lora`. Raises ConfigurationError."""
-        return LoraOption.parse_job_loras(self.job_lora)
 
     def declared_shapes(self) -> list[Shape] | None:
         """Parse `shapes`. Return None for the model's native size.

@@ -86,8 +86,9 @@ def model_options(settings: WorkerSettings) -> ModelOptions:
     return ModelOptions(
         scheduler=settings.scheduler,
         safety_checker=settings.safety_checker,
+        text_encoder_3=settings.text_encoder_3,
         loras=LoraOption.parse_all(settings.lora),
-        job_loras=settings.job_loras(),
+        job_loras=LoraOption.parse_job_loras(settings.job_lora),
         control_nets=ControlNetOption.parse_all(settings.controlnet),
         textual_inversions=TextualInversionOption.parse_all(settings.textual_inversion),
         prompt_chunks=settings.prompt_chunks,

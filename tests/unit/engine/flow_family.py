@@ -308,4 +308,7 @@ STABLE_DIFFUSION_3: Final = FlowFamily(
     stable_diffusion_3_loras,
     "stable_diffusion_3.safetensors",
 )
+KNOWN_STABLE_DIFFUSION_3: Final = replace(
+    STABLE_DIFFUSION_3, file="known_stable_diffusion_3.safetensors"
+)
 Z_IMAGE: Final = FlowFamily("Z-Image", z_image_case, z_image_loras, "z_image.safetensors")

@@ -72,7 +72,8 @@ class FlowOracle:
 
     @classmethod
     def read(cls, folder: Path, shape: Shape, options: ModelOptions | None = None) -> "FlowOracle":
-        files = open_checkpoint(folder)
+        options = options or ModelOptions()
+        files = open_checkpoint(folder, options.left_out)
         model = read_configs(files)
         programs, weights = load_networks(
             files, model, Placement.of(1), FLOAT32_ON_CPU, options=options

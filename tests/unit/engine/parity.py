@@ -86,9 +86,9 @@ class Oracle:
         return np.moveaxis(self.answers[key], -3, -1)
 
 
-def read_model(files: CheckpointFiles, *, safety_checker: bool = True) -> StableDiffusion:
+def read_model(files: CheckpointFiles) -> StableDiffusion:
     """Read the configs of a checkpoint of Stable Diffusion."""
-    return StableDiffusion(Configs.read(files, safety_checker=safety_checker))
+    return StableDiffusion(Configs.read(files))
 
 
 def load_in_float32(

@@ -21,9 +21,8 @@ from tools.tpu.models import write_flow_configs
         ("z_image", "v6e-8", 1, 20.3, None),
         ("flux1_schnell", "v5e-8", 4, 33.7, None),
         ("flux1_schnell", "v6e-8", 2, 33.7, 192),
-        ("sd3_medium", "v5e-8", 2, 15.1, None),
-        ("sd3.5_medium", "v6e-8", 1, 15.5, None),
-        ("sd3.5_large", "v5e-8", 4, 27.5, None),
+        ("sd3_medium", "v6e-8", 1, 15.5, None),
+        ("sd3.5_medium", "v5e-8", 2, 16.3, None),
     ],
 )
 def test_the_fewest_devices_that_hold_a_copy_and_an_image_of_1024_are_known(

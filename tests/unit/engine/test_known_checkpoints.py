@@ -44,6 +44,7 @@ from tests.unit.engine.parity import (
     write_known,
 )
 from tools.parity.flow.known_flux1 import KNOWN_FLUX1
+from tools.parity.flow.known_stable_diffusion_3 import KNOWN_STABLE_DIFFUSION_3
 from tools.parity.fuzz.draft import noise
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.write import (
@@ -125,6 +126,7 @@ def test_the_documents_list_the_same_checkpoints_with_the_same_fate() -> None:
     listed = dict(re.findall(r"^\| `([^`]+/[^`]+)`[^|]*\| (loads|refused)\b", page, re.MULTILINE))
     refused = {name.partition(" ")[0]: each.refused for name, each in KNOWN.items()}
     refused |= {name: each.refused for name, each in KNOWN_FLUX1.items()}
+    refused |= {name: each.refused for name, each in KNOWN_STABLE_DIFFUSION_3.items()}
     known = {name: "refused" if sentence else "loads" for name, sentence in refused.items()}
     assert listed == known
     assert len(known) >= 40

@@ -38,7 +38,7 @@ def test_no_weight_is_read_if_the_model_does_not_fit(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(memory_check, "host_memory", lambda: 3072)
     monkeypatch.setattr(TensorFiles, "read_slice", lambda *_: pytest.fail("a weight was read"))
     files = CheckpointFiles(FOLDER / "older")
-    model = read_model(files, safety_checker=False)
+    model = read_model(files)
     with pytest.raises(TooLittleMemory):
         load_in_float32(files, model)
 
@@ -69,7 +69,7 @@ def test_a_container_without_a_limit_has_the_memory_of_the_host(tmp_path: Path) 
 
 
 def test_the_workspace_grows_with_batch_shape_and_dtype() -> None:
-    model = read_model(CheckpointFiles(FOLDER / "older"), safety_checker=False)
+    model = read_model(CheckpointFiles(FOLDER / "older"))
     networks = model.networks()
 
     def workspace(

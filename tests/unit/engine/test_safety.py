@@ -134,7 +134,7 @@ def test_a_second_config_of_the_images_is_refused_unless_the_checker_is_off(
     files = CheckpointFiles(checkpoint)
     with pytest.raises(CheckpointError, match=r"^feature_extractor/processor_config\.json: transf"):
         Configs.read(files)
-    assert Configs.read(files, safety_checker=False).safety is None
+    assert Configs.read(CheckpointFiles(checkpoint, ["safety_checker"])).safety is None
 
 
 def add_checker(checkpoint: Path, threshold: float) -> None:

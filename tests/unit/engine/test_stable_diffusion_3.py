@@ -1,5 +1,6 @@
 """Stable Diffusion 3 computes what diffusers computes, from the same weights."""
 
+import shutil
 from pathlib import Path
 from typing import Any, Final, cast
 from unittest.mock import patch
@@ -17,7 +18,10 @@ from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.families.stable_diffusion_3.denoiser import StableDiffusion3Denoiser
 from imagefleet.worker.engine.families.stable_diffusion_3.transformer import Transformer
-from imagefleet.worker.engine.loading.read_model import choose_shapes
+from imagefleet.worker.engine.loading.host_plan import plan_host
+from imagefleet.worker.engine.loading.read_model import choose_shapes, read_supported
+from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.placement.tpu_hosts import TpuHost
 from imagefleet.worker.engine.sampling import programs as diffusion_programs
 from imagefleet.worker.engine.schedulers.registry import step_table
 from tests.unit.engine.flow_family import STABLE_DIFFUSION_3
@@ -31,6 +35,7 @@ from tools.parity.flow.stable_diffusion_3_case import (
     STATES_APART,
     STEPS,
     STRENGTH,
+    T5_LEFT_OUT,
     TIMESTEPS,
     VARIANTS,
     WIDTH,
@@ -38,6 +43,7 @@ from tools.parity.flow.stable_diffusion_3_case import (
     write_configs,
 )
 from tools.parity.known.write import init_image, inpaint_mask
+from tools.tpu.models import write_flow_configs
 
 ANSWERS: Final = STABLE_DIFFUSION_3.answers
 NOISE: Final = ANSWERS["noise"]
@@ -143,6 +149,41 @@ def test_images_that_start_from_an_image_are_those_of_diffusers(
         init_latents = oracle.programs.encode(oracle.weights, images)
     made = oracle.images(PAIRS[:1], table, NOISE[:1], GUIDANCES[-1], init_latents)
     STABLE_DIFFUSION_3.check_near(made, name)
+
+
+def test_t5_that_is_left_out_need_not_be_there(tmp_path: Path) -> None:
+    """diffusers takes `text_encoder_3=None` for the same."""
+    folder = STABLE_DIFFUSION_3.write(tmp_path / "model")
+    options = ModelOptions(text_encoder_3=False)
+    for part in ("text_encoder_3", "tokenizer_3"):
+        shutil.rmtree(folder / part)
+    oracle = FlowOracle.read(folder, SHAPE, options)
+    STABLE_DIFFUSION_3.check_first_image(oracle, T5_LEFT_OUT)
+
+
+@pytest.mark.parametrize("model", ["flux1_dev", "z_image"])
+def test_models_of_other_families_have_no_third_text_encoder_to_leave_out(
+    tmp_path: Path, model: str
+) -> None:
+    write_flow_configs(tmp_path, model)
+    with pytest.raises(ConfigurationError, match=r"^IMAGEFLEET_TEXT_ENCODER_3=false: models of"):
+        read_supported(CheckpointFiles(tmp_path), ModelOptions(text_encoder_3=False))
+
+
+def test_a_plan_counts_no_t5_that_is_left_out(tmp_path: Path) -> None:
+    write_flow_configs(tmp_path, "sd3.5_medium")
+    weights = [
+        plan_host(
+            tmp_path,
+            TpuHost.named("v5e-8"),
+            options=ModelOptions(text_encoder_3=has_t5),
+            max_per_device_batch=1,
+        )
+        .batches[0]
+        .need.weights
+        for has_t5 in (True, False)
+    ]
+    assert weights[0] - weights[1] == pytest.approx(9.52e9, rel=0.005)
 
 
 def test_defaults_are_those_of_the_pipeline(tmp_path: Path) -> None:

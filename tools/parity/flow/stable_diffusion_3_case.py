@@ -86,6 +86,8 @@ BLOCK_TOKENS: Final = 30
 """The blocks are compared with this many tokens of the text."""
 GUIDANCES: Final = (1.0, 4.5)
 CLIP_SKIP: Final = 1
+T5_LEFT_OUT: Final = "T5 left out"
+"""It is the answer of a checkpoint whose T5 is not read."""
 STRENGTH: Final = 0.6
 """It leaves 2.4 of the steps."""
 

@@ -18,12 +18,14 @@ from diffusers import (
     StableDiffusion3InpaintPipeline,
     StableDiffusion3Pipeline,
 )
+from diffusers.loaders.single_file_utils import convert_sd3_t5_checkpoint_to_diffusers
 from diffusers.models.autoencoders import vae
 from diffusers.pipelines.stable_diffusion_3 import (
     pipeline_stable_diffusion_3_img2img,
     pipeline_stable_diffusion_3_inpaint,
 )
 from PIL import Image
+from safetensors.torch import load_file
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection, T5Config, T5EncoderModel
 
 from tools.parity.checkpoints import Tensors
@@ -40,6 +42,7 @@ from tools.parity.flow.stable_diffusion_3_case import (
     STATES_APART,
     STEPS,
     STRENGTH,
+    T5_LEFT_OUT,
     TIMESTEPS,
     VARIANTS,
     WIDTH,
@@ -47,6 +50,11 @@ from tools.parity.flow.stable_diffusion_3_case import (
     write_configs,
 )
 from tools.parity.flow.stable_diffusion_3_loras import CASES, LAYERS, write_loras
+from tools.parity.flow.stable_diffusion_3_single_file import (
+    SINGLE_FILES,
+    SingleFile,
+    write_single_file,
+)
 from tools.parity.flow.t5_truth import encoder_shapes
 from tools.parity.known.write import init_image, inpaint_mask
 from tools.parity.levels import to_levels
@@ -54,12 +62,15 @@ from tools.parity.levels import to_levels
 _SIZE = (CHANNELS, HEIGHT // DOWNSAMPLING, WIDTH // DOWNSAMPLING)
 
 
-def load_pipeline(variant: Variant | None = None) -> StableDiffusion3Pipeline:
-    """Write the checkpoint, and let diffusers read it."""
+def load_pipeline(
+    variant: Variant | None = None, *, leaves_t5_out: bool = False
+) -> StableDiffusion3Pipeline:
+    """Write the checkpoint, and let diffusers read it, perhaps without its T5."""
     variant = variant or Variant()
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(Path(folder), variant)
-        absent = {} if variant.t5 is not None else {"text_encoder_3": None, "tokenizer_3": None}
+        has_t5 = variant.t5 is not None and not leaves_t5_out
+        absent = {} if has_t5 else {"text_encoder_3": None, "tokenizer_3": None}
         pipeline = StableDiffusion3Pipeline.from_pretrained(
             folder, torch_dtype=torch.float32, **absent
         )
@@ -78,8 +89,7 @@ def write_checkpoint(folder: Path, variant: Variant) -> None:
     for name in ("text_encoder", "text_encoder_2"):
         networks[name] = CLIPTextModelWithProjection(CLIPTextConfig(**configs[name]))
     for name, network in networks.items():
-        shapes = {key: tuple(each.shape) for key, each in network.state_dict().items()}
-        write_weights(folder, name, shapes)
+        write_weights(folder, name, _shapes(network))
     if variant.t5 is not None:
         t5 = T5EncoderModel(T5Config(**configs["text_encoder_3"]))
         write_weights(folder, "text_encoder_3", encoder_shapes(t5))
@@ -102,8 +112,48 @@ def stable_diffusion_3_answers() -> Tensors:
     )
     for name, variant in VARIANTS.items():
         answers[name] = image_of(variant)
+    answers[T5_LEFT_OUT] = _image(
+        load_pipeline(leaves_t5_out=True), GUIDANCES[-1], count=1, latents=noise()[:1]
+    )
+    for name, file in SINGLE_FILES.items():
+        answers[name] = _image_of_single_file(file)
     answers |= {**_from_images(pipeline), **_images_with_loras()}
     return {key: tensor.clone().contiguous() for key, tensor in answers.items()}
+
+
+def _image_of_single_file(file: SingleFile) -> torch.Tensor:
+    """Return the image of the first prompt by a file with all weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_single_file(Path(folder), file, _shapes_of_parts(file.variant))
+        t5 = None
+        if file.has_t5:
+            # With transformers 5.23, diffusers leaves norms of T5 without weights.
+            t5 = T5EncoderModel(T5Config(**file.variant.configs["text_encoder_3"])).eval()
+            t5.load_state_dict(
+                convert_sd3_t5_checkpoint_to_diffusers(load_file(path)), strict=False
+            )
+        pipeline = StableDiffusion3Pipeline.from_single_file(
+            str(path),
+            config=str(path.with_suffix("")),
+            text_encoder_3=t5,
+            torch_dtype=torch.float32,
+        )
+    pipeline.set_progress_bar_config(disable=True)
+    return _image(pipeline, GUIDANCES[-1], count=1, latents=noise()[:1])
+
+
+def _shapes_of_parts(variant: Variant) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return the shapes of all weights by network, under the keys of current files."""
+    pipeline = load_pipeline(variant)
+    shapes = {name: _shapes(getattr(pipeline, name)) for name in ("transformer", "vae")}
+    for name in ("text_encoder", "text_encoder_2"):
+        of_clip = _shapes(getattr(pipeline, name))
+        shapes[name] = {key.removeprefix("text_model."): of_clip[key] for key in of_clip}
+    return {**shapes, "text_encoder_3": encoder_shapes(pipeline.text_encoder_3)}
+
+
+def _shapes(network: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(each.shape) for key, each in network.state_dict().items()}
 
 
 def _images_with_loras() -> Tensors:

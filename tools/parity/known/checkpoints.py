@@ -186,7 +186,6 @@ KNOWN: Final[Mapping[str, KnownCheckpoint]] = {
         *_EULER, {"in_channels": 8}, pipeline="StableDiffusionXLInstructPix2PixPipeline"
     ),
     # Others
-    "stabilityai/stable-diffusion-3-medium-diffusers": _other("StableDiffusion3Pipeline"),
     "PixArt-alpha/PixArt-XL-2-1024-MS": _other("PixArtAlphaPipeline"),
     "Kwai-Kolors/Kolors-diffusers": _other("KolorsPipeline"),
     "DeepFloyd/IF-I-XL-v1.0": _other("IFPipeline"),

@@ -39,8 +39,14 @@ _CONVERT: Final = (
 class CheckpointFiles:
     """It has the files of one checkpoint, and remembers which were read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, left_out: Sequence[str] = ()) -> None:
+        """
+        Args:
+            folder: It is in diffusers format.
+            left_out: These parts are not read: model_index.json says that there are none.
+        """
         self.folder = folder
+        self._left_out = tuple(left_out)
         self._read: set[Path] = set()
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -50,7 +56,8 @@ class CheckpointFiles:
             CheckpointError: The file is missing or holds no JSON object.
         """
         self._read.add(self.folder / name)
-        return read_json(self.folder / name)
+        content = read_json(self.folder / name)
+        return without_parts(content, self._left_out) if name == INDEX else content
 
     def read_optional_json(self, name: str) -> dict[str, Any] | None:
         """Return the JSON object in a file. None if there is no such file."""
@@ -160,6 +167,11 @@ def has_part(index: Mapping[str, Any], part: str) -> bool:
     """
     entry = index.get(part)
     return bool(entry[0] if isinstance(entry, list) and entry else entry)
+
+
+def without_parts(index: Mapping[str, Any], parts: Sequence[str]) -> dict[str, Any]:
+    """Return model_index.json of a checkpoint that does not have these parts."""
+    return {**index, **{part: [None, None] for part in parts if part in index}}
 
 
 def weight_names(network: str, variant: str) -> tuple[str, str]:

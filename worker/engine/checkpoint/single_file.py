@@ -53,6 +53,8 @@ class Origin:
     transposed: bool = False
     swaps_halves: bool = False
     """Whether the second half of its rows comes first."""
+    is_identity: bool = False
+    """Whether it is the identity matrix, with as many rows as the tensor of this key."""
 
 
 class OriginalFormat(Protocol):
@@ -79,8 +81,13 @@ class OriginalFormat(Protocol):
             stored: The keys in the file. They tell which program wrote it.
         """
 
-    def is_read(self, key: str) -> bool:
-        """Return whether a key of a file is a weight that diffusers reads."""
+    def is_read(self, key: str, networks: Sequence[str]) -> bool:
+        """Return whether a key of a file is a weight that diffusers reads.
+
+        Args:
+            key: In the file.
+            networks: Those that are read. Others may be left out.
+        """
 
     def check(self, file: Path, whole: TensorFiles, files: CheckpointFiles) -> None:
         """Check that the file has all parts of its model, and what it says of its training against
@@ -99,16 +106,20 @@ class OriginalFormat(Protocol):
 class SingleFile(CheckpointFiles):
     """It has the files of a checkpoint whose weights are in one file."""
 
-    def __init__(self, file: Path, configs: Path, original_format: OriginalFormat) -> None:
-        """Read weights from `file`, and everything else from the folder `configs`."""
-        super().__init__(configs)
+    def __init__(
+        self,
+        file: Path,
+        configs: Path,
+        original_format: OriginalFormat,
+        left_out: Sequence[str] = (),
+    ) -> None:
+        """Read weights from `file`, and everything else from the folder `configs`.
+
+        As in diffusers, there is no safety checker.
+        """
+        super().__init__(configs, ("safety_checker", *left_out))
         self._file = file
         self._format = original_format
-
-    def read_json(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a file. As in diffusers, there is no safety checker."""
-        content = super().read_json(name)
-        return content | {"safety_checker": [None, None]} if name == INDEX else content
 
     def open_weights(
         self, networks: Sequence[str], keys: Mapping[str, Sequence[str]] | None = None
@@ -130,7 +141,8 @@ class SingleFile(CheckpointFiles):
             places = self._format.origins(network, (keys or {}).get(network, ()), whole.shapes)
             found[network] = OriginalTensors(whole, places)
             read |= {origin.key for origin in places.values()}
-        unread = sorted(key for key in whole.shapes.keys() - read if self._format.is_read(key))
+        others = whole.shapes.keys() - read
+        unread = sorted(key for key in others if self._format.is_read(key, networks))
         if unread:
             kind = foreign_kind(unread, is_one_file=True)
             raise CheckpointError(
@@ -154,7 +166,10 @@ class OriginalTensors(TensorFiles):
         self.is_sharded = False
         self._whole = whole
         self._places = {key: place for key, place in places.items() if place.key in whole.shapes}
-        self.dtypes = {key: whole.dtypes[place.key] for key, place in self._places.items()}
+        self.dtypes = {
+            key: "F32" if place.is_identity else whole.dtypes[place.key]
+            for key, place in self._places.items()
+        }
         self.shapes = {
             key: _shape(whole.shapes[place.key], place) for key, place in self._places.items()
         }
@@ -162,6 +177,8 @@ class OriginalTensors(TensorFiles):
     def read_slice(self, key: str, index: tuple[slice, ...]) -> NDArray[Any]:
         """Return a slice of a tensor in the file's dtype. Only this slice is read."""
         place = self._places[key]
+        if place.is_identity:
+            return np.eye(*self.shapes[key], dtype=np.float32)[index]
         if place.transposed:
             return self._whole.read_slice(place.key, index[::-1]).T
         if place.swaps_halves:
@@ -176,6 +193,8 @@ class OriginalTensors(TensorFiles):
 
 
 def _shape(stored: tuple[int, ...], place: Origin) -> tuple[int, ...]:
+    if place.is_identity:
+        return (stored[0], stored[0])
     if place.transposed:
         return stored[::-1]
     if place.part is None:

@@ -205,12 +205,8 @@ class Family(Protocol):
     def original_format(self) -> OriginalFormat | None:
         """Return the format of its models in one file. None: they are read from folders only."""
 
-    def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> FamilyModel:
+    def read(self, files: CheckpointFiles) -> FamilyModel:
         """Read and check the configs of a checkpoint of this family.
-
-        Args:
-            files: Of the checkpoint.
-            safety_checker: Whether to read the safety checker, if the checkpoint has one.
 
         Raises:
             CheckpointError: a file is missing, unsupported, or contradicts another file.

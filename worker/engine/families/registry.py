@@ -38,17 +38,13 @@ def family_of(files: CheckpointFiles) -> Family:
     raise CheckpointError(f"{INDEX}: _class_name is {name!r}; this engine runs {known}")
 
 
-def read_configs(files: CheckpointFiles, *, safety_checker: bool = True) -> FamilyModel:
+def read_configs(files: CheckpointFiles) -> FamilyModel:
     """Read the configs of a checkpoint of any family.
-
-    Args:
-        files: Of the checkpoint.
-        safety_checker: Whether to read the safety checker, if the checkpoint has one.
 
     Raises:
         CheckpointError: a file is missing, unsupported, or contradicts another file.
     """
-    return family_of(files).read(files, safety_checker=safety_checker)
+    return family_of(files).read(files)
 
 
 def base_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Family, str] | None:

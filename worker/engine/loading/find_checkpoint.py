@@ -23,6 +23,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     read_json,
     shard_names,
     weight_names,
+    without_parts,
 )
 from imagefleet.worker.engine.checkpoint.model_license import CARD
 from imagefleet.worker.engine.checkpoint.single_file import (
@@ -55,16 +56,18 @@ _METADATA_PATTERNS: Final = (
     "feature_extractor/preprocessor_config.json",
     "tokenizer/*",
     "tokenizer_2/*",
+    "tokenizer_3/*",
     *(f"{network}/config.json" for network in NETWORKS),
     *(f"*/{name}" for name in FILES_BESIDE),
     *(f"{network}/*.safetensors.index*.json" for network in NETWORKS),
 )
 
 
-def find_checkpoint(model: str, *, with_weights: bool = True) -> Path:
+def find_checkpoint(model: str, *, with_weights: bool = True, left_out: Sequence[str] = ()) -> Path:
     """Return the folder of a model, or its file. Download the model if it is a Hub id.
 
-    Without weights, only its configs and tokenizers are downloaded.
+    Without weights, only its configs and tokenizers are downloaded. The weights of parts that are
+    left out are not downloaded.
 
     A Hub id may end in `@` and a revision. A warning says so if it does not name a commit, since
     the files could then be others at the next start.
@@ -80,7 +83,7 @@ def find_checkpoint(model: str, *, with_weights: bool = True) -> Path:
     elif (local := Path(model).expanduser()).is_dir() or not (hub := _HUB_NAME.fullmatch(model)):
         folder = local
     else:
-        folder = _download(hub["id"], hub["revision"], with_weights=with_weights)
+        folder = _download(hub["id"], hub["revision"], left_out, with_weights=with_weights)
         if not _COMMIT.fullmatch(hub["revision"] or ""):
             log.warning(
                 "model %s names no commit, so the Hub may send other files at the next start; "
@@ -121,18 +124,22 @@ class ModelIdentity:
         return cls(name=name, source=f"{name}@{folder.name}")  # the Hub names folders by commit
 
 
-def open_checkpoint(path: Path) -> CheckpointFiles:
+def open_checkpoint(path: Path, left_out: Sequence[str] = ()) -> CheckpointFiles:
     """Return the files of the checkpoint that `find_checkpoint` found.
 
     If it is one file, its configs and tokenizers are downloaded unless they lie beside it.
+
+    Args:
+        path: The folder or the file.
+        left_out: These parts are not read.
 
     Raises:
         CheckpointError: The file is of an unknown model, or the Hub is unreachable.
     """
     if not is_single_file(path):
-        return CheckpointFiles(path)
+        return CheckpointFiles(path, left_out)
     if folder := config_folder(path):
-        return _single_file(path, folder, family_of(CheckpointFiles(folder)))
+        return _single_file(path, folder, family_of(CheckpointFiles(folder)), left_out)
     found = base_of(TensorFiles([path]).shapes)
     if found is None:
         known = ", or of ".join(family.name for family in FAMILIES)
@@ -141,16 +148,16 @@ def open_checkpoint(path: Path) -> CheckpointFiles:
             "diffusers format, or another file"
         )
     family, base = found
-    return _single_file(path, _download_configs(path, base), family)
+    return _single_file(path, _download_configs(path, base), family, left_out)
 
 
-def _single_file(path: Path, configs: Path, family: Family) -> SingleFile:
+def _single_file(path: Path, configs: Path, family: Family, left_out: Sequence[str]) -> SingleFile:
     if family.original_format is None:
         raise CheckpointError(
             f"{path} is one file, but {family.name} is read from folders in diffusers format only; "
             "give such a folder"
         )
-    return SingleFile(path, configs, family.original_format)
+    return SingleFile(path, configs, family.original_format, left_out)
 
 
 def _download_configs(file: Path, base: str) -> Path:
@@ -163,11 +170,13 @@ def _download_configs(file: Path, base: str) -> Path:
         ) from error
 
 
-def _download(repository: str, revision: str | None, *, with_weights: bool) -> Path:
+def _download(
+    repository: str, revision: str | None, left_out: Sequence[str] = (), *, with_weights: bool
+) -> Path:
     folder = _snapshot(repository, revision, _METADATA_PATTERNS)
     if not with_weights or not (folder / INDEX).is_file():
         return folder
-    networks = network_folders(read_json(folder / INDEX))
+    networks = network_folders(without_parts(read_json(folder / INDEX), left_out))
     for variant in (FULL, HALF):
         patterns = [name for each in networks for name in _weight_patterns(folder, each, variant)]
         _snapshot(repository, folder.name, patterns)  # the commit, so that no file is newer

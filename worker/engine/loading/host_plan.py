@@ -101,8 +101,8 @@ def plan_host(
     """
     # The count of FLOPs traces the networks on a CPU. On a TPU host, JAX would take the TPU.
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
-    files = open_checkpoint(folder)
     options = options or ModelOptions()
+    files = open_checkpoint(folder, options.left_out)
     model = read_supported(files, options).with_control_nets(options.control_nets)
     shapes = choose_shapes(shapes or (native_shape(files, model),), model)
     steps, _ = default_parameters(files, model)

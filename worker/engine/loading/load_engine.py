@@ -87,12 +87,10 @@ def load_engine(
         CheckpointError: the model cannot be found, read or run.
         ConfigurationError: this host or this model does not support a setting.
     """
+    options = options or ModelOptions()
     if is_fake(model):
         return FakeEngine.parse(
-            model,
-            shapes=shapes,
-            max_num_inference_steps=max_num_inference_steps,
-            options=options or ModelOptions(),
+            model, shapes=shapes, max_num_inference_steps=max_num_inference_steps, options=options
         )
     from imagefleet.worker.engine.compile.jax_compilation_cache import use_cache
     from imagefleet.worker.engine.loading.build_engine import build_engine
@@ -103,7 +101,7 @@ def load_engine(
     shared = shared or SharedStores()
     shared.require_secret()
     mesh_spec = MeshSpec.parse(mesh, devices)
-    folder, options = find_checkpoint(model), options or ModelOptions()
+    folder = find_checkpoint(model, left_out=options.left_out)
     setup = ModelSetup.read(folder, shapes or (), options)
     start_backend(mesh_spec.devices)
     use_cache(cache_dir)

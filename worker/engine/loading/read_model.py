@@ -21,7 +21,7 @@ from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.family_protocol import FamilyModel
 from imagefleet.worker.engine.families.registry import family_of, read_configs
 from imagefleet.worker.engine.loading.find_checkpoint import open_checkpoint
-from imagefleet.worker.engine.options.model_options import ModelOptions
+from imagefleet.worker.engine.options.model_options import TEXT_ENCODER_3, ModelOptions
 from imagefleet.worker.engine.schedulers import registry
 from imagefleet.worker.engine.schedulers.registry import Schedule
 from imagefleet.worker.engine.tokenizers.prompt_tokenizer import PromptTokenizer
@@ -62,7 +62,7 @@ class ModelSetup:
             ConfigurationError: the model does not support a shape, the scheduler, or another
                 option.
         """
-        files = open_checkpoint(folder)
+        files = open_checkpoint(folder, options.left_out)
         model = read_supported(files, options)
         shapes = choose_shapes(shapes or (native_shape(files, model),), model)
         tokenizer = model.load_tokenizer(files)
@@ -167,24 +167,29 @@ def native_shape(files: CheckpointFiles, model: FamilyModel) -> Shape:
 
 
 def read_supported(files: CheckpointFiles, options: ModelOptions) -> FamilyModel:
-    """Read the configs of a checkpoint, as the options ask for them.
+    """Read the configs of a checkpoint, as the options ask for them. `files` leave out the parts
+    that the options leave out.
 
     Raises:
         CheckpointError: the configs cannot be used.
         ConfigurationError: models of its family read no weights in prompts, have no weights of 8
-            bits, or no text encoder that the host may have.
+            bits, no text encoder that the host may have, or none that may be left out.
     """
-    model = read_configs(files, safety_checker=options.safety_checker)
-    family = family_of(files).name
+    model, family = read_configs(files), family_of(files)
     if options.prompt_chunks and not model.weighs_prompts:
         raise ConfigurationError(
-            f"IMAGEFLEET_PROMPT_CHUNKS={options.prompt_chunks}: models of {family} read no weights "
-            "in prompts; set it to 0"
+            f"IMAGEFLEET_PROMPT_CHUNKS={options.prompt_chunks}: models of {family.name} read no "
+            "weights in prompts; set it to 0"
         )
     if options.host_text_encoder and not model.text_networks:
         raise ConfigurationError(
-            f"IMAGEFLEET_HOST_TEXT_ENCODER: models of {family} encode prompts on the devices; set "
-            "it to false"
+            f"IMAGEFLEET_HOST_TEXT_ENCODER: models of {family.name} encode prompts on the devices; "
+            "set it to false"
+        )
+    if not options.text_encoder_3 and TEXT_ENCODER_3 not in family.networks:
+        raise ConfigurationError(
+            f"IMAGEFLEET_TEXT_ENCODER_3=false: models of {family.name} have no {TEXT_ENCODER_3}; "
+            "set it to true"
         )
     return model.with_int8_weights() if options.int8_weights else model
 

@@ -10,6 +10,7 @@ from imagefleet.worker.engine.options.textual_inversion_options import TextualIn
 
 LICENSE_NAME: Final = re.compile(r"[\w.+()/ -]{1,100}")
 """A worker announces names of licences that look like this."""
+TEXT_ENCODER_3: Final = "text_encoder_3"
 MAX_PROMPT_CHUNKS: Final = 8
 """This many chunks have 600 tokens. A prompt has at most 4,000 characters."""
 
@@ -22,6 +23,8 @@ class ModelOptions:
     """Jobs that name no scheduler get this one. None means that they get that of the checkpoint."""
     safety_checker: bool = True
     """Whether to run the model's safety checker, if it has one."""
+    text_encoder_3: bool = True
+    """Whether to read the model's third text encoder, T5, if it has one."""
     loras: tuple[LoraOption, ...] = ()
     """These files are merged into the weights."""
     job_loras: tuple[LoraOption, ...] = ()
@@ -46,3 +49,9 @@ class ModelOptions:
     streams: bool = False
     """Whether the devices will run streams (`open_streams`) instead of whole batches (`warm`).
     Streams need more memory for one image a device and less for several."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Return the parts of the checkpoint that are not read, as if it did not have them."""
+        safety = () if self.safety_checker else ("safety_checker",)
+        return safety if self.text_encoder_3 else (*safety, TEXT_ENCODER_3, "tokenizer_3")

@@ -20,7 +20,7 @@ class Flux1Family:
     networks: Sequence[str] = (CLIP, T5, TRANSFORMER, VAE)
     original_format: OriginalFormat | None = Flux1Format()
 
-    def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> Flux1:
+    def read(self, files: CheckpointFiles) -> Flux1:
         """Read the configs. The pipeline has no safety checker."""
         return Flux1(Configs.read(files))
 

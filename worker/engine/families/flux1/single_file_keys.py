@@ -6,7 +6,7 @@ the file. This module reads no files.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -71,7 +71,7 @@ class Flux1Format:
             return {key: Origin(prefix + name) for key, name in original_vae_keys(keys).items()}
         return {key: Origin(prefix + key) for key in keys}
 
-    def is_read(self, key: str) -> bool:
+    def is_read(self, key: str, networks: Sequence[str]) -> bool:
         """Return whether a key of a file is a weight that diffusers reads."""
         return not _UNREAD.fullmatch(key)
 

@@ -23,7 +23,7 @@ class Flux2KleinFamily:
     networks: Sequence[str] = (TEXT_ENCODER, TRANSFORMER, VAE)
     original_format: OriginalFormat | None = None
 
-    def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> Flux2Klein:
+    def read(self, files: CheckpointFiles) -> Flux2Klein:
         """Read the configs. The pipeline has no safety checker."""
         return Flux2Klein(Configs.read(files))
 

@@ -47,17 +47,13 @@ class Configs:
     vae: VaeConfig
     noise: NoiseSchedule
     safety: SafetyConfig | None
-    """None if the checkpoint has no safety checker, or the caller turned it off."""
+    """None if the checkpoint has no safety checker, or it is left out."""
     force_zeros_for_empty_prompt: bool
     """Whether the states of the negative prompt are zeros if none is given (SDXL)."""
 
     @classmethod
-    def read(cls, files: CheckpointFiles, *, safety_checker: bool = True) -> Self:
+    def read(cls, files: CheckpointFiles) -> Self:
         """Read and check the configs in `files`.
-
-        Args:
-            files: The files of a checkpoint.
-            safety_checker: Whether to read the safety checker, if the checkpoint has one.
 
         Raises:
             CheckpointError: A file is missing, is of an unsupported pipeline, or contradicts
@@ -86,7 +82,7 @@ class Configs:
             ),
             vae=VaeConfig.from_json(files.read_json("vae/config.json")),
             noise=index.noise_schedule(files.read_json(SCHEDULER)),
-            safety=_safety(files) if safety_checker and index.has_safety_checker else None,
+            safety=_safety(files) if index.has_safety_checker else None,
             force_zeros_for_empty_prompt=index.force_zeros_for_empty_prompt,
         )
         configs._require_known_input()

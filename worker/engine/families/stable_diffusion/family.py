@@ -43,8 +43,8 @@ class StableDiffusionFamily:
     networks: Sequence[str] = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
     original_format: OriginalFormat | None = StableDiffusionFormat()
 
-    def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> StableDiffusion:
-        return StableDiffusion(Configs.read(files, safety_checker=safety_checker))
+    def read(self, files: CheckpointFiles) -> StableDiffusion:
+        return StableDiffusion(Configs.read(files))
 
 
 STABLE_DIFFUSION: Final = StableDiffusionFamily()

@@ -162,7 +162,7 @@ _UNREAD: Final = re.compile(
 last layer and the projection of Stable Diffusion 2's text encoder."""
 
 
-def is_read(key: str) -> bool:
+def is_read(key: str, networks: Sequence[str]) -> bool:
     """Return whether a key of a file is a weight that diffusers reads."""
     return key not in MARKERS and not _UNREAD.match(key)
 

@@ -17,6 +17,13 @@ from imagefleet.worker.engine.checkpoint.index_parts import (
     require_part,
 )
 from imagefleet.worker.engine.contract.interface import Shape
+from imagefleet.worker.engine.families.stable_diffusion_3.parts import (
+    CLIPS,
+    T5,
+    T5_TOKENIZER,
+    TRANSFORMER,
+    VAE,
+)
 from imagefleet.worker.engine.families.stable_diffusion_3.transformer_config import (
     TransformerConfig,
 )
@@ -27,12 +34,6 @@ from imagefleet.worker.engine.networks.vae import VaeConfig
 from imagefleet.worker.engine.schedulers.flow_schedule import FlowSchedule
 
 PIPELINE: Final = "StableDiffusion3Pipeline"
-CLIPS: Final[Mapping[str, str]] = {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
-"""It has the tokenizer of each text encoder that is a CLIP."""
-T5: Final = "text_encoder_3"
-T5_TOKENIZER: Final = "tokenizer_3"
-TRANSFORMER: Final = "transformer"
-VAE: Final = "vae"
 TEXT_LENGTH: Final = 256
 """diffusers' pipelines give T5 this many tokens."""
 GUIDED_ROWS: Final = 2

@@ -16,11 +16,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.checkpoint.weights import Params
-from imagefleet.worker.engine.families.stable_diffusion_3.configs import (
-    CLIPS,
-    GUIDED_ROWS,
-    TEXT_LENGTH,
-)
+from imagefleet.worker.engine.families.stable_diffusion_3.configs import GUIDED_ROWS, TEXT_LENGTH
+from imagefleet.worker.engine.families.stable_diffusion_3.parts import CLIPS
 from imagefleet.worker.engine.families.stable_diffusion_3.transformer import Transformer
 from imagefleet.worker.engine.families.t5_states import T5States
 from imagefleet.worker.engine.networks.clip_text import ClipText, skip_layers

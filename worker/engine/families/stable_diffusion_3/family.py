@@ -5,15 +5,12 @@ from typing import Final
 
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.single_file import OriginalFormat
-from imagefleet.worker.engine.families.stable_diffusion_3.configs import (
-    CLIPS,
-    PIPELINE,
-    T5,
-    TRANSFORMER,
-    VAE,
-    Configs,
-)
+from imagefleet.worker.engine.families.stable_diffusion_3.configs import PIPELINE, Configs
 from imagefleet.worker.engine.families.stable_diffusion_3.model import StableDiffusion3
+from imagefleet.worker.engine.families.stable_diffusion_3.parts import CLIPS, T5, TRANSFORMER, VAE
+from imagefleet.worker.engine.families.stable_diffusion_3.single_file_keys import (
+    StableDiffusion3Format,
+)
 
 
 class StableDiffusion3Family:
@@ -22,9 +19,9 @@ class StableDiffusion3Family:
     name = StableDiffusion3.title
     pipelines: Sequence[str] = (PIPELINE,)
     networks: Sequence[str] = (*CLIPS, T5, TRANSFORMER, VAE)
-    original_format: OriginalFormat | None = None
+    original_format: OriginalFormat | None = StableDiffusion3Format()
 
-    def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> StableDiffusion3:
+    def read(self, files: CheckpointFiles) -> StableDiffusion3:
         """Read the configs. The pipeline has no safety checker."""
         return StableDiffusion3(Configs.read(files))
 

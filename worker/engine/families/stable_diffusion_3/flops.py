@@ -11,14 +11,11 @@ from flax import nnx
 
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.stable_diffusion_3.configs import (
-    CLIPS,
     GUIDED_ROWS,
-    T5,
     TEXT_LENGTH,
-    TRANSFORMER,
-    VAE,
     Configs,
 )
+from imagefleet.worker.engine.families.stable_diffusion_3.parts import CLIPS, T5, TRANSFORMER, VAE
 from imagefleet.worker.engine.families.stable_diffusion_3.transformer import Transformer
 from imagefleet.worker.engine.networks.matmul_flops import (
     ImageFlops,

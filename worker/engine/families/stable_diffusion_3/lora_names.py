@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from imagefleet.worker.engine.families.stable_diffusion_3.configs import CLIPS, TRANSFORMER
+from imagefleet.worker.engine.families.stable_diffusion_3.parts import CLIPS, TRANSFORMER
 
 _OF_CLIP: Final = re.compile(r"encoder\.layers\.\d+\.(self_attn\.\w+_proj|mlp\.fc[12])")
 _FACTOR: Final = re.compile(r".+\.lora_[AB]\.weight")

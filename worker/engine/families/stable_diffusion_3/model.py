@@ -14,18 +14,17 @@ from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.contract.image_use import ImageUse
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.engine.families.flow_model import FlowModel
-from imagefleet.worker.engine.families.stable_diffusion_3.configs import (
-    CLIPS,
-    T5,
-    T5_TOKENIZER,
-    TEXT_LENGTH,
-    TRANSFORMER,
-    VAE,
-    Configs,
-)
+from imagefleet.worker.engine.families.stable_diffusion_3.configs import TEXT_LENGTH, Configs
 from imagefleet.worker.engine.families.stable_diffusion_3.denoiser import StableDiffusion3Denoiser
 from imagefleet.worker.engine.families.stable_diffusion_3.flops import image_flops
 from imagefleet.worker.engine.families.stable_diffusion_3.lora_names import LORA_NAMES
+from imagefleet.worker.engine.families.stable_diffusion_3.parts import (
+    CLIPS,
+    T5,
+    T5_TOKENIZER,
+    TRANSFORMER,
+    VAE,
+)
 from imagefleet.worker.engine.families.stable_diffusion_3.transformer import Transformer
 from imagefleet.worker.engine.families.stable_diffusion_3.workspace import workspace_bytes
 from imagefleet.worker.engine.families.t5_states import T5States

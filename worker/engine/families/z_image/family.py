@@ -23,7 +23,7 @@ class ZImageFamily:
     networks: Sequence[str] = (TEXT_ENCODER, TRANSFORMER, VAE)
     original_format: OriginalFormat | None = None
 
-    def read(self, files: CheckpointFiles, *, safety_checker: bool = True) -> ZImage:
+    def read(self, files: CheckpointFiles) -> ZImage:
         """Read the configs. The pipeline has no safety checker."""
         return ZImage(Configs.read(files))
 
