@@ -14,6 +14,8 @@ from imagefleet.worker.engine.families.flux1.model import Flux1
 from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.families.stable_diffusion.family import STABLE_DIFFUSION
 from imagefleet.worker.engine.families.stable_diffusion.model import StableDiffusion
+from imagefleet.worker.engine.families.stable_diffusion_3 import configs as stable_diffusion_3
+from imagefleet.worker.engine.families.stable_diffusion_3.model import StableDiffusion3
 from imagefleet.worker.engine.families.z_image.configs import TEXT_LENGTH
 from tools.parity.flow import (
     flux1_case,
@@ -69,10 +71,11 @@ BLOCKS: Final[Mapping[str, Mapping[str, int]]] = {
     "flux1_schnell": {"num_layers": 19, "num_single_layers": 38},
     "flux1_dev": {"num_layers": 19, "num_single_layers": 38},
     "sd3_medium": {"num_layers": 24},
-    "sd3.5_medium": {"num_layers": 24},
+    "sd3.5_medium": {"dual_attention_layers": 13, "num_layers": 11},
     "sd3.5_large": {"num_layers": 38},
 }
-"""By flow model: the fields of its transformer's config that count equal blocks."""
+"""By flow model: the fields of its transformer's config that count equal blocks. Those with dual
+attention come before the other layers."""
 
 
 def shape_of(name: str) -> Shape:
@@ -102,7 +105,12 @@ def published_model(
 def write_flow_configs(folder: Path, name: str, blocks: tuple[int, ...] = ()) -> None:
     """Write a folder with the configs of a published flow model, without weights."""
     index, scheduler = _FLOW_FILES[name.split("_")[0]]
-    counts = dict(zip(BLOCKS[name], blocks, strict=True)) if blocks else {}
+    counts: dict[str, Any] = dict(zip(BLOCKS[name], blocks, strict=True)) if blocks else {}
+    if dual := counts.get("dual_attention_layers"):
+        counts |= {
+            "dual_attention_layers": [*range(dual)],
+            "num_layers": dual + counts["num_layers"],
+        }
     transformer = {**FLOW_MODELS[name]["transformer"], **counts}
     configs = {**FLOW_MODELS[name], "transformer": transformer, "scheduler": scheduler}
     write_files(folder, index, configs)
@@ -114,6 +122,9 @@ def token_lengths(model: FamilyModel) -> tuple[int, ...]:
         return tuple(each.max_position_embeddings for each in model.configs.text_encoders)
     if isinstance(model, Flux1):
         return model.configs.text_length, model.configs.clip.max_position_embeddings
+    if isinstance(model, StableDiffusion3):
+        clips = (each.max_position_embeddings for each in model.configs.clips)
+        return (*([stable_diffusion_3.TEXT_LENGTH] if model.configs.t5 else []), *clips)
     return (TEXT_LENGTH,)
 
 

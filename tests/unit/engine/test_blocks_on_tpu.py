@@ -12,6 +12,8 @@ from imagefleet.worker.engine.kernels.convolution import upsample
 from imagefleet.worker.engine.kernels.feature_map import FeatureMap, PixelMeans
 from imagefleet.worker.engine.networks import blocks
 from imagefleet.worker.engine.networks.column_parts import project_joined, project_parts
+from imagefleet.worker.engine.networks.modulation import project_time
+from imagefleet.worker.engine.networks.token_rows import in_rows
 from imagefleet.worker.engine.placement import mesh
 from imagefleet.worker.engine.placement.mesh import Placement
 
@@ -47,6 +49,48 @@ def test_norms_that_read_once_are_those_that_are_centred(
     difference = np.abs(one_pass.astype(jnp.float32) - centred.astype(jnp.float32))
     assert float(difference.max()) <= 2**-5
     np.testing.assert_array_equal(norm(x), exact)  # float32 stays centred on TPU, too
+
+
+def test_tokens_with_a_few_large_channels_are_normalized_as_near_to_float64_in_one_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Transformers of images have channels that are hundreds of times larger than the others."""
+    random = np.random.default_rng(0)
+    tokens = random.normal(0.1, 1, (64, 3072)) * np.where(np.arange(3072) % 1000 == 7, 500, 1)
+    x = jnp.asarray(tokens, jnp.bfloat16)
+    exact = np.asarray(x, np.float64)
+    exact = (exact - exact.mean(-1, keepdims=True)) / np.sqrt(exact.var(-1, keepdims=True) + 1e-6)
+    centred = blocks.normalize(x, 1e-6)
+    _use_tpu(monkeypatch)
+    one_pass = blocks.normalize(x, 1e-6)
+    errors = [
+        np.abs(np.asarray(each, np.float64) / exact - 1).max() for each in (one_pass, centred)
+    ]
+    assert errors[0] <= 2**-8  # one rounding to bfloat16
+    assert errors[0] == pytest.approx(errors[1], rel=0.01)
+
+
+def test_the_matrix_unit_multiplies_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    layer = blocks.linear(16, 24)
+    layer.kernel[...], layer.bias[...] = (
+        jnp.asarray(random.normal(size=shape), jnp.bfloat16) for shape in ((16, 24), (24,))
+    )
+    time = jnp.asarray(random.normal(size=(2, 16)), jnp.bfloat16)
+    elsewhere = project_time(layer, time)
+    _use_tpu(monkeypatch)
+    assert "[2,8,24] = dot_general" in str(jax.make_jaxpr(lambda x: project_time(layer, x))(time))
+    np.testing.assert_array_equal(project_time(layer, time), elsewhere)
+    assert elsewhere.shape == (2, 1, 24)
+
+
+def test_tokens_are_kept_in_rows_on_tpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = jnp.arange(24, dtype=jnp.bfloat16).reshape(2, 3, 4)
+    assert in_rows(x) is x
+    _use_tpu(monkeypatch)
+    kept = jax.jit(in_rows)
+    assert "LayoutConstraint" in kept.lower(x).as_text()
+    np.testing.assert_array_equal(kept(x), x)
 
 
 def test_the_norm_of_joined_maps_takes_the_means_of_its_parts(

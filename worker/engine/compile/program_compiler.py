@@ -4,10 +4,10 @@ Input: the diffusion programs, the placed weights, and the arrays that a batch h
 executables, from the executable cache or newly compiled. It runs nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import jax
 from jax.sharding import NamedSharding
@@ -21,6 +21,13 @@ from imagefleet.worker.engine.sampling.programs import DiffusionPrograms
 
 Lower = Callable[[], jax.stages.Lowered]
 ArrayOrShape = jax.Array | jax.ShapeDtypeStruct
+
+_LARGE_PRODUCTS: Final[Mapping[str, dict[str, bool | str]]] = {
+    kind: {"xla_tpu_scoped_vmem_limit_kib": "65536"} for kind in ("TPU v6 lite", "TPU v6e")
+}
+"""By kind of device: the compiler options of steps that are mostly products with large matrices. So
+much of the core's memory may XLA use for one product, and half of it otherwise. docs/log/tpu.md has
+the estimates."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +138,11 @@ class ProgramCompiler:
             return lower
 
         def step(*, guidance: bool, reference: bool = False) -> Lower:
-            function = partial(programs.step, guidance=guidance, reference=reference)
             return lowering(
-                function, lambda: (weights.denoiser, *begin_outputs()), donate_argnums=2
+                partial(programs.step, guidance=guidance, reference=reference),
+                lambda: (weights.denoiser, *begin_outputs()),
+                donate_argnums=2,
+                compiler_options=self._step_options(),
             )
 
         return {
@@ -149,6 +158,11 @@ class ProgramCompiler:
             ),
             **reference_steps(programs, shape, step),
         }
+
+    def _step_options(self) -> dict[str, bool | str]:
+        if not self.programs.denoiser.has_large_products:
+            return {}
+        return _LARGE_PRODUCTS.get(self.placement.device_kind, {})
 
     def _text_lowering(self, lowering: Callable[..., Lower]) -> dict[str, Lower]:
         encoding = self.programs.denoiser.text_encoding

@@ -195,22 +195,26 @@ class LayerNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return the normalised `x [..., c]`."""
         wide = x.astype(jnp.float32)
-        mean = wide.mean(-1, keepdims=True)
-        if is_bfloat16_on_tpu(x):
-            square = jnp.square(wide).mean(-1, keepdims=True)
-            variance = jnp.maximum(square - jnp.square(mean), 0)
-        else:
-            variance = jnp.square(wide - mean).mean(-1, keepdims=True)
+        mean, variance = _mean_and_variance(x, wide)
         factor = jax.lax.rsqrt(variance + self.epsilon) * self.scale[...]
         return ((wide - mean) * factor + self.bias[...]).astype(x.dtype)
 
 
 def normalize(x: jax.Array, epsilon: float) -> jax.Array:
-    """Return `x [..., c]` with mean 0 and variance 1 over its channels, computed in float32."""
+    """Return `x [..., c]` with mean 0 and variance 1 over its channels, computed in float32 as
+    `LayerNorm` does."""
     wide = x.astype(jnp.float32)
-    centred = wide - wide.mean(-1, keepdims=True)
-    variance = jnp.square(centred).mean(-1, keepdims=True)
-    return (centred * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
+    mean, variance = _mean_and_variance(x, wide)
+    return ((wide - mean) * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
+
+
+def _mean_and_variance(x: jax.Array, wide: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return those of the channels of `x [..., c]`, which is `wide` in float32."""
+    mean = wide.mean(-1, keepdims=True)
+    if is_bfloat16_on_tpu(x):
+        square = jnp.square(wide).mean(-1, keepdims=True)
+        return mean, jnp.maximum(square - jnp.square(mean), 0)
+    return mean, jnp.square(wide - mean).mean(-1, keepdims=True)
 
 
 class RmsNorm(nnx.Module):

@@ -67,6 +67,11 @@ class Denoiser(Protocol):
         """Return whether jobs may have `true_cfg_scale`. Then `guidance_scale` is an input of the
         network."""
 
+    @property
+    def has_large_products(self) -> bool:
+        """Return whether the network mostly multiplies tokens by large matrices, as transformers
+        do."""
+
     def encode_prompts(self, weights: Weights, inputs: BatchInputs, height: int, width: int) -> Any:
         """Encode the prompts of a batch for images of this size in pixels.
 

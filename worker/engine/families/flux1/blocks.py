@@ -18,6 +18,7 @@ from imagefleet.worker.engine.networks.gelu_mlp import GeluMlp, tanh_gelu
 from imagefleet.worker.engine.networks.joint_attention import JointAttention
 from imagefleet.worker.engine.networks.modulation import Modulation
 from imagefleet.worker.engine.networks.rotary import Rotation, place_heads
+from imagefleet.worker.engine.networks.token_rows import in_rows
 
 
 class DoubleBlock(nnx.Module):
@@ -54,7 +55,7 @@ class DoubleBlock(nnx.Module):
         image += of_image[0].gate * from_image
         image += of_image[1].gate * self.ff(of_image[1].normalized(image, EPSILON))
         text += of_text[1].gate * self.ff_context(of_text[1].normalized(text, EPSILON))
-        return text, image
+        return in_rows(text), in_rows(image)
 
 
 class SelfAttention(nnx.Module):
@@ -90,4 +91,4 @@ class SingleBlock(nnx.Module):
         (modulated,) = self.norm(time)
         inputs = modulated.normalized(x, EPSILON)
         hidden = self.attn(inputs, rotation, mask), tanh_gelu(self.proj_mlp(inputs))
-        return x + modulated.gate * project_joined(self.proj_out, *hidden)
+        return in_rows(x + modulated.gate * project_joined(self.proj_out, *hidden))

@@ -42,6 +42,7 @@ class Flux1Denoiser:
     image_limits: None = None
     limits_guidance: bool = False
     true_guidance: bool = False
+    has_large_products: bool = True
 
     @property
     def has_guidance(self) -> bool:

@@ -17,6 +17,7 @@ from imagefleet.worker.engine.networks.column_parts import project_joined, proje
 from imagefleet.worker.engine.networks.joint_attention import JointAttention
 from imagefleet.worker.engine.networks.modulation import Modulated
 from imagefleet.worker.engine.networks.rotary import Rotation, place_heads
+from imagefleet.worker.engine.networks.token_rows import in_rows
 
 
 class FeedForward(nnx.Module):
@@ -71,7 +72,7 @@ class DoubleBlock(nnx.Module):
         image += of_image[0].gate * from_image
         image += of_image[1].gate * self.ff(of_image[1].normalized(image, self.epsilon))
         text += of_text[1].gate * self.ff_context(of_text[1].normalized(text, self.epsilon))
-        return text, image
+        return in_rows(text), in_rows(image)
 
 
 class ParallelAttention(nnx.Module):
@@ -113,4 +114,4 @@ class SingleBlock(nnx.Module):
     ) -> jax.Array:
         """Map the tokens of the text and of the image after it, `[b, n, d]`."""
         hidden = self.attn(modulated.normalized(x, self.epsilon), rotation, mask)
-        return x + modulated.gate * hidden
+        return in_rows(x + modulated.gate * hidden)

@@ -40,6 +40,7 @@ class Flux2KleinDenoiser:
     image_limits: ImageLimits | None = IMAGE_LIMITS
     limits_guidance: bool = False
     true_guidance: bool = False
+    has_large_products: bool = True
 
     @property
     def has_guidance(self) -> bool:

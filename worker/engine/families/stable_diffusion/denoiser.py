@@ -46,6 +46,7 @@ class StableDiffusionDenoiser:
     has_guidance: bool = True
     limits_guidance: bool = False
     true_guidance: bool = False
+    has_large_products: bool = False
     text_encoding: None = None
     control: StableDiffusionControlNets | None = None
     """With ControlNets, the weights of the denoiser have the keys `UNET` and `NETS`."""

@@ -18,6 +18,7 @@ from imagefleet.worker.engine.networks.gelu_mlp import GeluMlp
 from imagefleet.worker.engine.networks.joint_attention import JointAttention
 from imagefleet.worker.engine.networks.modulation import FinalNorm, Modulation
 from imagefleet.worker.engine.networks.rotary import place_heads
+from imagefleet.worker.engine.networks.token_rows import in_rows
 
 
 class SelfAttention(nnx.Module):
@@ -89,4 +90,4 @@ class JointBlock(nnx.Module):
         image += mlp.gate * self.ff(mlp.normalized(image, EPSILON))
         if self.ff_context is not None:
             text += text_mlp.gate * self.ff_context(text_mlp.normalized(text, EPSILON))
-        return text, image
+        return in_rows(text), in_rows(image)

@@ -43,6 +43,7 @@ class StableDiffusion3Denoiser:
     has_guidance: bool = True
     limits_guidance: bool = False
     true_guidance: bool = False
+    has_large_products: bool = True
 
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int

@@ -40,6 +40,7 @@ class ZImageDenoiser:
     has_guidance: bool = True
     limits_guidance: bool = True
     true_guidance: bool = False
+    has_large_products: bool = True
 
     def encode_prompts(
         self, weights: Weights, inputs: BatchInputs, height: int, width: int

@@ -27,10 +27,11 @@ from imagefleet.worker.engine.kernels.attention import attention
 from imagefleet.worker.engine.networks.blocks import RmsNorm, linear, normalize
 from imagefleet.worker.engine.networks.column_parts import project_joined
 from imagefleet.worker.engine.networks.latent_packing import PATCH, join_patches, split_patches
+from imagefleet.worker.engine.networks.modulation import project_time
 from imagefleet.worker.engine.networks.rotary import Rotation, axis_angles, place_heads
 from imagefleet.worker.engine.networks.sinusoids import sinusoids
+from imagefleet.worker.engine.networks.token_rows import in_rows
 from imagefleet.worker.engine.networks.unset_weights import zeros
-from imagefleet.worker.engine.placement.joined_products import share_whole
 from imagefleet.worker.engine.placement.mesh import target_device
 
 SHORT_TEXTS: Final = {"cpu": (32, 128), "gpu": (128,), "tpu": (128,)}
@@ -128,13 +129,13 @@ class Block(nnx.Module):
         """
         scales: tuple[jax.Array | float, ...] = (1.0,) * 4
         if self.modulation is not None and time is not None:
-            parts = jnp.split(share_whole(self.modulation(time))[:, None], 4, -1)
+            parts = jnp.split(project_time(self.modulation, time), 4, -1)
             scale, gate, inner_scale, inner_gate = parts
             scales = (1 + scale, jnp.tanh(gate), 1 + inner_scale, jnp.tanh(inner_gate))
         hidden = self.attention(self.attention_norm1(x) * scales[0], rotation, mask)
         x += scales[1] * self.attention_norm2(hidden)
         hidden = self.feed_forward(self.ffn_norm1(x) * scales[2])
-        return x + scales[3] * self.ffn_norm2(hidden)
+        return in_rows(x + scales[3] * self.ffn_norm2(hidden))
 
 
 class FinalLayer(nnx.Module):
