@@ -77,12 +77,14 @@ WAYS: Final[dict[str, Callable[..., jax.Array]]] = {
     "query blocks": partial(attention, backend=Backend.QUERY_BLOCKS),
     "flash": partial(attention, backend=Backend.FLASH),
     "packed": _packed,
+    "wide": partial(attention, backend=Backend.WIDE_HEADS),
 }
 LENGTHS: Final = {
     "folded": [(1, 1), (131, 77)],
     "query blocks": [(131, 77)],
     "flash": [(256, 384)],
     "packed": [(128, 1), (256, 77), (128, 127), (384, 384)],
+    "wide": [(131, 200)],
 }
 """Queries and keys that each way takes."""
 SIZES: Final = (1.0, 2.4, 9.0)

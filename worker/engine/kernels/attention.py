@@ -273,7 +273,17 @@ def _wide_heads(
     from imagefleet.worker.engine.kernels.wide_attention_kernel import attend_wide_heads
 
     counts = jnp.ones(k.shape[:2], jnp.bool_) if mask is None else mask
-    return compute_on_each_device(attend_wide_heads, q, k, v, counts, heads=spec.heads)
+    attend = partial(attend_wide_heads, head_dim=spec.head_dim)
+    missing = TPU_LANES - spec.head_dim
+    if not missing:
+        return compute_on_each_device(attend, q, k, v, counts, heads=spec.heads)
+    # Zeros change neither scores nor values.
+    filled = (
+        jnp.pad(_split(x, spec.heads), [(0, 0)] * 3 + [(0, missing)]).reshape(*x.shape[:2], -1)
+        for x in (q, k, v)
+    )
+    wide = compute_on_each_device(attend, *filled, counts, heads=spec.heads)
+    return _split(wide, spec.heads)[..., : spec.head_dim].reshape(q.shape)
 
 
 _COMPUTE: Final[dict[Backend, Callable[..., jax.Array]]] = {

@@ -57,7 +57,7 @@ class Backend(StrEnum):
     """It is Pallas' flash attention for TPU (Dao et al. 2022), which stores no scores."""
     WIDE_HEADS = "wide_heads"
     """It is flash attention for TPU by a kernel of ours, for heads of 128 channels. It takes a
-    mask."""
+    mask, and any number of tokens. Heads of 64 are filled up with zeros."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,9 @@ def _fits_tpu_kernel(spec: AttentionSpec) -> bool:
 
 def _fits_wide_heads(spec: AttentionSpec) -> bool:
     """Return whether the kernel for heads of 128 channels computes the layer, at any length of a
-    block or more."""
+    block or more. Heads of 64, filled up, it computes where Pallas' kernel has no whole blocks: a
+    layer of Stable Diffusion 3 has 4,429 tokens."""
     is_long = spec.queries >= TPU_LANES and spec.keys >= TPU_LANES
-    is_wide = spec.head_dim == TPU_LANES and not spec.causal
+    is_half = spec.head_dim == TPU_LANES // 2 and not _fits_tpu_kernel(spec)
+    is_wide = (spec.head_dim == TPU_LANES or is_half) and not spec.causal
     return is_long and is_wide and spec.dtype in (jnp.bfloat16, jnp.float32)

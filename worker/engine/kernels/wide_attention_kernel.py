@@ -50,14 +50,17 @@ _PART: Final = 384
 """A part has at most this many queries."""
 
 
-def attend_wide_heads(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-    """Compute softmax(q kᵀ / √128) v per head on one device.
+def attend_wide_heads(
+    q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, *, head_dim: int
+) -> jax.Array:
+    """Compute softmax(q kᵀ / √head_dim) v per head on one device.
 
     Args:
         q: `[b, n, heads * 128]`.
         k: `[b, m, heads * 128]`.
         v: `[b, m, heads * 128]`.
         mask: bool `[b, m]`: the keys that count; the others and their values may be NaN.
+        head_dim: The channels of a head that are not filled up with zeros.
 
     Returns:
         `[b, n, heads * 128]`. It is 0 where no key counts.
@@ -72,7 +75,7 @@ def attend_wide_heads(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array)
     of_mask = pl.BlockSpec((1, 1, keys), lambda b, head, i, j, _: (b, 0, j))
     scores = batch * (channels // TPU_LANES) * length * k.shape[1]
     result: jax.Array = pl.pallas_call(
-        partial(_compute_block, operands=_operand_dtype(q.dtype)),
+        partial(_compute_block, heads=_Heads(_operand_dtype(q.dtype), head_dim)),
         out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),  # type: ignore[no-untyped-call]
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
@@ -127,7 +130,7 @@ def _compute_block(
     total: Any,
     attended: Any,
     *,
-    operands: DTypeLike,
+    heads: "_Heads",
 ) -> None:
     """Add one block of keys to the results of one block of queries.
 
@@ -145,7 +148,7 @@ def _compute_block(
         attended[...] = jnp.zeros_like(attended)
 
     count, keys = counts[pl.program_id(0), pl.program_id(3)], k.shape[1]
-    block = _Block(q, k, v, greatest, total, attended, operands)
+    block = _Block(q, k, v, greatest, total, attended, heads)
     pl.when(count == keys)(lambda: block.add(None))
     pl.when((count > 0) & (count < keys))(lambda: block.add(mask[0] > 0))
 
@@ -153,6 +156,14 @@ def _compute_block(
     def finish() -> None:
         sums = total[...].sum(axis=1, keepdims=True)  # at least 2 ** 0, or 0 if no key counts
         out[0] = (attended[...] * (1 / jnp.maximum(sums, 1.0))).astype(out.dtype)
+
+
+class _Heads(NamedTuple):
+    """It says how heads are multiplied."""
+
+    operands: DTypeLike
+    """It is the dtype of what is multiplied."""
+    head_dim: int
 
 
 class _Block(NamedTuple):
@@ -164,7 +175,7 @@ class _Block(NamedTuple):
     greatest: Any
     total: Any
     attended: Any
-    operands: DTypeLike
+    heads: "_Heads"
 
     def add(self, mask: jax.Array | None) -> None:
         """Add the keys that count by a mask `[1, keys]`, or all, to the results."""
@@ -184,7 +195,7 @@ class _Block(NamedTuple):
             yield slice(start, start + part)
 
     def _values(self, mask: jax.Array | None) -> jax.Array:
-        values: jax.Array = self.v[0].astype(self.operands)
+        values: jax.Array = self.v[0].astype(self.heads.operands)
         if mask is None:
             return values
         by_key = jnp.broadcast_to(mask.astype(jnp.int32), values.shape[::-1]).T
@@ -192,20 +203,22 @@ class _Block(NamedTuple):
 
     def _scores(self, part: slice, mask: jax.Array | None) -> jax.Array:
         """Return `[queries, keys]`."""
-        q, k = (x.astype(self.operands) for x in (self.q[0, part, :], self.k[0]))
+        q, k = (x.astype(self.heads.operands) for x in (self.q[0, part, :], self.k[0]))
         scores = jax.lax.dot_general(
             q, k, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
         )
         return scores if mask is None else jnp.where(mask, scores, _LEAST)
 
     def _add_part(self, scores: jax.Array, values: jax.Array, part: slice) -> None:
-        scale = log2(np.e) / sqrt(TPU_LANES)  # of scores, for powers of 2
+        scale = log2(np.e) / sqrt(self.heads.head_dim)  # of scores, for powers of 2
         before = self.greatest[part]
         now = jnp.maximum(before, scores.max(axis=1, keepdims=True))
         weights = jnp.exp2((scores - now[:, :1]) * scale)
         correction = jnp.exp2((before - now) * scale)
         by_lane = sum(weights[:, n : n + TPU_LANES] for n in range(0, weights.shape[1], TPU_LANES))
-        added = jnp.dot(weights.astype(self.operands), values, preferred_element_type=jnp.float32)
+        added = jnp.dot(
+            weights.astype(self.heads.operands), values, preferred_element_type=jnp.float32
+        )
         self.greatest[part] = now
         self.total[part] = correction * self.total[part] + by_lane
         self.attended[part] = correction * self.attended[part] + added
