@@ -27,8 +27,9 @@ def project_time(layer: Layer, time: jax.Array) -> jax.Array:
     estimates.
     """
     if is_bfloat16_on_tpu(time):
-        rows = jnp.repeat(time[:, None], _ROWS, axis=1)
-        return share_whole(layer(jax.lax.optimization_barrier(rows))[:, :1])
+        repeated = jnp.repeat(time[:, None], _ROWS, axis=1)
+        rows = jax.lax.optimization_barrier(repeated)  # type: ignore[no-untyped-call]
+        return share_whole(layer(rows)[:, :1])
     return share_whole(layer(time))[:, None]
 
 
