@@ -11,6 +11,7 @@ import click
 
 from imagefleet.shared.redis_client.local_server import find_server
 from tests.chaos.options import chaos_options, finish_run
+from tests.chaos.oracle import compile_programs
 from tests.chaos.suite import ChaosConfig, run
 
 
@@ -64,6 +65,8 @@ from tests.chaos.suite import ChaosConfig, run
 def main(folder: Path | None, out: Path | None, **options: Any) -> None:
     config = ChaosConfig(**options)
     print(f"seed {config.seed}, server {find_server()}", flush=True)
+    if config.is_real:
+        compile_programs(config.model_settings)
     kept = folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     finish_run(run(config, kept), kept, out, keep=folder is not None)
 

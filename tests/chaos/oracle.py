@@ -7,9 +7,11 @@ model may be a level off, because beside others it runs another program.
 
 import io
 import json
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -22,11 +24,17 @@ from imagefleet.worker.engine.loading.load_engine import load_engine
 from imagefleet.worker.images.encode import encode
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.jobs.attempt import plan_attempt
+from imagefleet.worker.settings.worker_settings import WorkerSettings
 from tests.chaos.planned_jobs import SIZES, PlannedJob
 
 SHAPES: Final = tuple(Shape(height=height, width=width) for height, width in SIZES)
-SLOTS: Final = 4
+_SLOTS: Final = 4
 """A batch of a real model has so many slots. A planned job has at most as many images."""
+SETTINGS_OF_REAL: Final = {
+    "IMAGEFLEET_DEVICES": "1",
+    "IMAGEFLEET_PER_DEVICE_BATCH": str(_SLOTS),
+}
+"""They are those of workers that run a real model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +61,16 @@ class Oracle:
         """This many files agreed, and had a value that is off."""
 
     @classmethod
-    def of_model(cls, model: str, programs: Path, *, streams: bool) -> Self:
-        """Load a real model. Its programs, and those of its workers, are in `programs` then."""
+    def of_model(cls, model: str) -> Self:
+        """Load a real model. Processes must not be forked from this one any more."""
         engine = load_engine(
-            model, shapes=SHAPES, per_device_batch=SLOTS, devices=1, cache_dir=programs
+            model,
+            shapes=SHAPES,
+            per_device_batch=_SLOTS,
+            devices=1,
+            cache_dir=WorkerSettings.load().cache_dir,
         )
         engine.warm()
-        if streams:
-            engine.open_streams()
         return cls(engine, levels=1)
 
     def expected(self, job: PlannedJob) -> Iterator[ExpectedImage]:
@@ -86,6 +96,15 @@ class Oracle:
             return False
         self.rounded += 1
         return int(np.abs(np.asarray(ours, int) - np.asarray(theirs, int)).max()) <= self._levels
+
+
+def compile_programs(environment: Mapping[str, str]) -> None:
+    """Compile what workers with these settings run, so that they need not.
+
+    Another process does it: JAX in this one would not survive the forks of others.
+    """
+    command = [sys.executable, "-m", "imagefleet.worker", "compile"]
+    subprocess.run(command, env={**os.environ, **environment}, check=True)
 
 
 FAKE: Final = Oracle(FakeEngine(shapes=SHAPES))

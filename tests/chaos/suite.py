@@ -33,7 +33,7 @@ from tests.chaos.fleet import Fleet, run_worker
 from tests.chaos.gateways import Gateways
 from tests.chaos.hostile_cases import draw_hostile
 from tests.chaos.hostile_input import HostileInput
-from tests.chaos.oracle import FAKE, SLOTS, Oracle
+from tests.chaos.oracle import FAKE, SETTINGS_OF_REAL, Oracle
 from tests.chaos.planned_jobs import (
     SIZES,
     WITH_GATEWAYS,
@@ -71,8 +71,6 @@ _DRAIN_S: Final = "1"
 _KILL_GATEWAY_EVERY_S: Final = 6.0
 _KILL_COMMAND_EVERY_S: Final = 30.0
 """The command that makes a dataset needs seconds to start."""
-_PROGRAMS: Final = "programs"
-"""The folder of the compiled programs of a real model."""
 _LAST_DRAIN_S: Final = 60.0
 """Seconds for the workers that end the run. Without jobs only a hang takes so long."""
 
@@ -110,6 +108,16 @@ class ChaosConfig:
         return not is_fake(self.model)
 
     @property
+    def model_settings(self) -> dict[str, str]:
+        """The settings that determine what workers compile."""
+        return {
+            "IMAGEFLEET_MODEL": self.model,
+            "IMAGEFLEET_BATCHING": self.batching,
+            "IMAGEFLEET_SHAPES": ",".join(f"{height}x{width}" for height, width in SIZES),
+            **(SETTINGS_OF_REAL if self.is_real else {}),
+        }
+
+    @property
     def hostile_count(self) -> int:
         """The number of hostile cases."""
         return round(self.jobs / self.hostile_every) if self.hostile_every else 0
@@ -123,7 +131,6 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
     """
     began = time.monotonic()
     report = AuditReport(title=f"{config.jobs:,} jobs, {config.seconds:.0f} s of chaos")
-    oracle = _oracle(config, folder)
     with ExitStack() as stack:
         server = _start_servers(config, folder / "redis", stack)
         s3 = stack.enter_context(FaultyS3Process(config.seed, folder / "s3.log"))
@@ -131,7 +138,6 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
         planned = _plan(config, receiver)
         environment = {
             **_environment(config, server, s3, receiver),
-            **(_settings_of_real(folder) if config.is_real else {}),
             "IMAGEFLEET_BULK_ALLOW": str((folder / "dataset").resolve()),
         }
         gateways = stack.enter_context(Gateways(environment, folder / "gateways"))
@@ -157,8 +163,8 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
             audit_prometheus(report, prometheus, fleet, watcher, server)
         audit_ends(report, fleet.ended)
         report_exit_codes(report, fleet.stop())
-        audit(report, planned, producers.accepted(), hostile, watcher, s3, receiver, oracle)
         dataset.audit(report)
+        audit(report, planned, producers.accepted(), hostile, watcher, s3, receiver, config)
     report.note("time", "total, seconds", round(time.monotonic() - began))
     return report
 
@@ -192,7 +198,7 @@ def audit(
     watcher: RecordWatcher,
     s3: FaultyS3Process,
     receiver: FlakyReceiver,
-    oracle: Oracle,
+    config: ChaosConfig,
 ) -> None:
     by_id = {job.id: job for job in planned}
     hostile_ids, every = ids_of(hostile.cases), watcher.read_all()
@@ -201,6 +207,7 @@ def audit(
     audit_records(report, planned, accepted, statuses, watcher.first_terminal)
     with environ(s3.environment):
         store = open_store(s3.direct_url)
+    oracle = Oracle.of_model(config.model) if config.is_real else FAKE
     audit_images(report, by_id, statuses, store, of_hostile, oracle)
     audit_callbacks(report, planned, statuses, receiver)
     audit_tenants(report, planned, statuses)
@@ -272,22 +279,6 @@ def _plan(config: ChaosConfig, receiver: FlakyReceiver) -> list[PlannedJob]:
     return [for_real_model(job) for job in drawn] if config.is_real else drawn
 
 
-def _oracle(config: ChaosConfig, folder: Path) -> Oracle:
-    """Return what knows the images. Of a real model it first compiles what the workers load."""
-    if not config.is_real:
-        return FAKE
-    streams = config.batching == "continuous"
-    return Oracle.of_model(config.model, folder / _PROGRAMS, streams=streams)
-
-
-def _settings_of_real(folder: Path) -> dict[str, str]:
-    return {
-        "IMAGEFLEET_DEVICES": "1",
-        "IMAGEFLEET_PER_DEVICE_BATCH": str(SLOTS),
-        "IMAGEFLEET_CACHE_DIR": str((folder / _PROGRAMS).resolve()),
-    }
-
-
 def _fleet(config: ChaosConfig, environment: dict[str, str], folder: Path) -> Fleet:
     return Fleet(
         folder / "workers", environment, size=config.workers, main=run_worker, imports=_IMPORTS
@@ -301,9 +292,7 @@ def _environment(
         **s3.environment,
         "IMAGEFLEET_REDIS_URL": server.url,
         "IMAGEFLEET_NAMESPACE": NAMESPACE,
-        "IMAGEFLEET_MODEL": config.model,
-        "IMAGEFLEET_BATCHING": config.batching,
-        "IMAGEFLEET_SHAPES": ",".join(f"{height}x{width}" for height, width in SIZES),
+        **config.model_settings,
         "IMAGEFLEET_STORAGE_URL": s3.url,
         "IMAGEFLEET_LEASE_S": str(config.lease_s),
         "IMAGEFLEET_DRAIN_S": _DRAIN_S,
