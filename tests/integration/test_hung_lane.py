@@ -1,6 +1,7 @@
 """One of several lanes hangs, is down, or was emptied; the others go on."""
 
 import logging
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -111,6 +112,22 @@ def test_a_lane_that_failed_is_left_out_until_its_lease_is_renewed(
     assert claims.is_paused(ANSWERING)
     claims.parts[ANSWERING].lease.renew()
     assert not claims.is_paused(ANSWERING)
+
+
+def test_what_a_lane_that_is_away_holds_keeps_no_suspect_of_another_waiting(
+    client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = [Lane(number=n, namespace=f"{namespace}-{n}", client=client) for n in range(2)]
+    claims = LaneClaims([_claims(lane, 2) for lane in own], [lane.namespace for lane in own])
+    held = _claim_one(own[0], claims.parts[0])
+    suspect = _claim_one(own[1], claims.parts[1])
+    claims.parts[1].requeue(suspect.tag, counted=True)
+    group = [QueueGroup(name="native", queues=(f"{own[0].namespace}.default.native",))]
+    assert claims.claim(group, 1, suspect_from=2) == []
+    claims.parts[0].lease.end_rest(time.monotonic() - 61)  # as if it were not renewed since
+    assert claims.is_away(held.tag)
+    [found] = claims.claim(group, 1, suspect_from=2)
+    assert (found.deliveries, claims.is_away(found.tag)) == (2, False)
 
 
 def test_a_lasting_error_of_a_lane_is_called_what_it_is(

@@ -2,13 +2,14 @@
 
 import random
 import time
+from typing import Any
 
 import pytest
 import redis
 
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.redis_keys import leases_key
+from imagefleet.shared.jobs.redis_keys import lease_lengths_key, leases_key
 from imagefleet.worker.jobs.image_sweeper import sweep_pause_s
 from imagefleet.worker.queues.claim_types import QueueGroup
 from imagefleet.worker.queues.claims import Claims
@@ -151,3 +152,68 @@ def test_a_lease_rests_no_more_once_a_claim_has_failed(
         lane_claims.claim(group, 1)
     assert keeper.heartbeat()
     assert _lease_s(client, namespace) == 60
+
+
+def test_a_worker_whose_lease_rested_through_an_outage_leaves_living_workers_their_messages(
+    lane_claims: Claims,
+    client: redis.Redis,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keeper = LeaseKeeper(lane_claims, JobRecords(client, namespace, 3600), 60, lambda: None)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(random, "random", lambda: 0.0)
+    assert [keeper.heartbeat() for _ in range(3)] == [True, True, False]
+    # Redis was away while the lease rested. Nobody could renew, and this worker did not notice.
+    client.zadd(leases_key(namespace), {"living": time.time() - 1})
+    now += 421
+    assert keeper.heartbeat()
+    assert client.zscore(leases_key(namespace), "living") is not None
+    now += 29
+    assert keeper.heartbeat()  # its lease does not rest while somebody may be dead
+    assert client.zscore(leases_key(namespace), "living") is not None
+    now += 2
+    assert keeper.heartbeat()
+    assert client.zscore(leases_key(namespace), "living") is None
+    assert [keeper.heartbeat() for _ in range(2)] == [True, False]
+
+
+def test_a_lease_does_not_rest_while_another_is_about_to_expire(
+    lane_claims: Claims, client: redis.Redis, namespace: str
+) -> None:
+    client.zadd(leases_key(namespace), {"late": time.time() + 25})
+    keeper = LeaseKeeper(lane_claims, JobRecords(client, namespace, 3600), 60, lambda: None)
+    assert [keeper.heartbeat() for _ in range(3)] == [True, True, True]
+    assert _lease_s(client, namespace) == 60
+    client.zadd(leases_key(namespace), {"late": time.time() + 60})
+    assert [keeper.heartbeat() for _ in range(2)] == [True, False]
+
+
+def test_a_resting_lease_of_a_worker_with_longer_leases_is_not_shortened(
+    lane_claims: Claims, client: redis.Redis, namespace: str
+) -> None:
+    client.hset(lease_lengths_key(namespace), "longer", "300")
+    client.zadd(leases_key(namespace), {"longer": time.time() + 8 * 300})
+    lane_claims.lease.reclaim_expired()
+    assert (client.zscore(leases_key(namespace), "longer") or 0) - time.time() > 2000
+
+
+def test_a_lease_rests_not_if_a_claim_ended_while_it_was_renewed(
+    lane_claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = lane_claims.lease
+    assert lease.renew(may_rest=True)
+    renew = lease._renew_lease
+
+    def renew_and_claim(**call: Any) -> Any:
+        answer = renew(**call)
+        lease.end_rest(time.monotonic())  # of a claim that was answered first
+        return answer
+
+    monkeypatch.setattr(lease, "_renew_lease", renew_and_claim)
+    assert lease.renew(may_rest=True)
+    assert not lease.rests
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 61)
+    assert lease.may_have_expired()

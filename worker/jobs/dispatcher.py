@@ -219,7 +219,10 @@ class Dispatcher:
 
     def _suspect_in_flight(self) -> bool:
         suspects = first_suspect_delivery(self._max_deliveries)
-        return any(each.deliveries >= suspects for each in self._lanes.attempts())
+        return any(
+            each.deliveries >= suspects and not self._claims.is_away(each.tag)
+            for each in self._lanes.attempts()
+        )
 
     def _compatible_groups(self, prefer: Shape | None) -> Sequence[QueueGroup]:
         """Return the queues whose jobs can share a batch with the waiting slots."""

@@ -91,10 +91,13 @@ class LaneClaims:
         return any(not part.lease.may_have_expired() for part in self.parts[1:])
 
     def may_end(self, tag: str) -> bool:
-        """Whether a message is held that can still be acknowledged: one of several lanes has not
-        been away for the length of a lease."""
-        part = self.of(tag)
-        return part.holds(tag) and (len(self.parts) == 1 or not part.lease.may_have_expired())
+        """Whether a message is held that can still be acknowledged: its lane is not away."""
+        return self.holds(tag) and not self.is_away(tag)
+
+    def is_away(self, tag: str) -> bool:
+        """Whether one of several lanes has not answered for the length of a lease. Once it does,
+        others may get the messages that are held there, with a delivery counted."""
+        return len(self.parts) > 1 and self.of(tag).lease.may_have_expired()
 
     def requeue(self, *tags: str, counted: bool = False) -> int:
         """Put messages back to the heads of their queues; see `Claims.requeue`. Those of a lane
@@ -162,7 +165,10 @@ class LaneClaims:
                     self._groups_of(number, groups, claimed),
                     wanted_images - images,
                     max_messages=max_messages - len(claimed),
-                    holds_others=not self.held_tags() <= set(ignored_tags),
+                    holds_others=any(
+                        tag not in ignored_tags and not self.is_away(tag)
+                        for tag in self.held_tags()
+                    ),
                     **options,
                 )
                 self._outages.pop(number, None)

@@ -4,6 +4,7 @@ Input: a worker's name and a length in seconds. Output: a lease. This module doe
 messages.
 """
 
+import threading
 import time
 from typing import Any, Final, cast
 
@@ -22,6 +23,8 @@ from imagefleet.shared.redis_client.scripts import load_script
 
 _REST_LENGTHS: Final = 8
 """A lease that rests is so many times as long: it is renewed so much less often."""
+_RESTS: Final = 2
+"""What `renew_lease.lua` returns of a lease that rests."""
 _RESTING_FLEET: Final = 100
 """Leases rest in fleets of so many workers. There enough others hear what a heartbeat answers."""
 
@@ -38,8 +41,12 @@ class Lease:
     ) -> None:
         self._worker = worker
         self.length_s: Final = lease_s
-        self._resting_s = lease_s if lanes == 1 else lease_s * _REST_LENGTHS
+        self._rest_lengths = 1 if lanes == 1 else _REST_LENGTHS
+        self._resting_s = lease_s * self._rest_lengths
         self._rests_until = 0.0
+        self._ended_rests = 0
+        self._lock = threading.Lock()
+        """It guards how long the lease rests and is certain: claims change that, too."""
         self._prefix = claims_key(namespace, "")
         self._leases = [leases_key(namespace), lease_lengths_key(namespace)]
         self._deliveries = deliveries_key(namespace)
@@ -76,7 +83,8 @@ class Lease:
 
         Args:
             may_rest: in a large fleet the lease rests if the worker had no claims at this renewal
-                and the one before: a server that failed over may have forgotten their end.
+                and the one before: a server that failed over may have forgotten their end. It does
+                not while another lease has expired or is about to.
         """
         may_rest &= self.tags_at_renewal == set() and self.workers >= _RESTING_FLEET
         return self._renew(status, acquire=False, may_rest=may_rest)
@@ -88,8 +96,10 @@ class Lease:
 
     def end_rest(self, claimed_at: float) -> None:
         """Note that a claim may have brought messages, and has made the lease short then."""
-        self._rests_until = 0.0
-        self._certain_until = min(self._certain_until, claimed_at + self.length_s)
+        with self._lock:
+            self._ended_rests += 1
+            self._rests_until = 0.0
+            self._certain_until = min(self._certain_until, claimed_at + self.length_s)
 
     @property
     def was_held(self) -> bool:
@@ -105,8 +115,8 @@ class Lease:
         return time.monotonic() >= self._certain_until
 
     def _renew(self, status: str, *, acquire: bool, may_rest: bool = False) -> bool:
-        asked_at = time.monotonic()
-        renewed, drain_requested, workers, tags, any_expired, any_due, next_expiry_s = cast(
+        asked_at, ended_rests = time.monotonic(), self._ended_rests
+        outcome, drain_requested, workers, tags, any_expired, any_due, next_expiry_s = cast(
             list[Any],
             self._renew_lease(
                 keys=[*self._leases, *self._status_keys, self._prefix + self._worker, self._later],
@@ -116,17 +126,18 @@ class Lease:
                 ],
             ),
         )
-        rests = may_rest and tags == []
-        if renewed:
-            self._renewed_at = asked_at
-            self._certain_until = asked_at + (self._resting_s if rests else self.length_s)
-        self._rests_until = self._certain_until - self.length_s if rests else 0.0
+        with self._lock:
+            rests = outcome == _RESTS and ended_rests == self._ended_rests
+            if outcome:
+                self._renewed_at = asked_at
+                self._certain_until = asked_at + (self._resting_s if rests else self.length_s)
+            self._rests_until = self._certain_until - self.length_s if rests else 0.0
         self.drain_requested = bool(drain_requested)
         self.workers = workers
         self.tags_at_renewal = None if tags is None else set(tags)
         self.any_expired, self.any_due = bool(any_expired), bool(any_due)
         self.next_expiry_s = float(next_expiry_s)
-        return bool(renewed)
+        return bool(outcome)
 
     def release_all(self) -> int:
         """Requeue every message, give up the lease and return the number of messages."""
@@ -139,6 +150,6 @@ class Lease:
     def _reclaim(self, worker: str, count: int) -> list[tuple[str, int]]:
         answer = self._reclaim_expired(
             keys=[*self._leases, self._deliveries, *self._status_keys],
-            args=[self._prefix, worker, count, self._resting_s],
+            args=[self._prefix, worker, count, self.length_s, self._rest_lengths],
         )
         return [(name, messages) for name, messages in cast(list[Any], answer)]

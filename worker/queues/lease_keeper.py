@@ -151,6 +151,8 @@ class LeaseKeeper:
             self._left_out += 1
             return False
         self._heartbeats, self._left_out = self._left_out + 1, 0
+        if self._heartbeats > 1:  # this worker has not seen whether Redis was away meanwhile
+            self._reclaim_from = self._grace_period_end()
         if not self._claims.lease.was_held:
             self._take_over()
             return True

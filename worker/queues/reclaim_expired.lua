@@ -5,18 +5,18 @@
 --      3 deliveries (hash: sha1 of message -> count)
 --      4 the status that each worker reports (hash: worker -> JSON)   5 workers that were asked to drain (set)
 -- ARGV 1 prefix of the claims hashes   2 worker that gives up its lease ('': all whose lease expired)
---      3 deliveries to count for each message   4 seconds of the longest lease
+--      3 deliveries to count for each message   4 seconds of this worker's lease   5 how many times as long one that rests is
 -- Returns {{worker, number of messages}, …}.
 local MAX_LEASE_S = 3600  -- the length of a lease that is not known: release 0.1.0 stores no lengths
 local MAX_LEASES_READ = 1000
 
 local function shorten_leases(now)
-  local latest = now + 2 * ARGV[4]
+  local latest = now + 2 * ARGV[4] * ARGV[5]
   local ahead = redis.call(
     'ZRANGEBYSCORE', KEYS[1], '(' .. latest, '+inf', 'LIMIT', 0, MAX_LEASES_READ)
   for _, worker in ipairs(ahead) do
     local length = tonumber(redis.call('HGET', KEYS[2], worker)) or MAX_LEASE_S
-    if tonumber(redis.call('ZSCORE', KEYS[1], worker)) > now + 2 * length then
+    if tonumber(redis.call('ZSCORE', KEYS[1], worker)) > now + 2 * length * ARGV[5] then
       redis.call('ZADD', KEYS[1], now + length, worker)
     end
   end
