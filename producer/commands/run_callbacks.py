@@ -40,7 +40,7 @@ def replay_end_of_run(client: Client, run: str) -> str:
         name, url = receiver
         callback_id = f"{name}.ended"
         try:
-            client.outbox.replay(callback_id)
+            client.outbox.replay(callback_id, job_id=status.id)
         except UnknownJob:  # waiting, delivered or dropped
             client.outbox.enable(url)
             if not client.outbox.make_due_now(callback_id):

@@ -118,7 +118,7 @@ def _replay_final(client: Client, job_id: str) -> str:
     if final is None:
         raise UnknownJob(f"job {job_id} requested no callback for {status.state}")
     try:
-        client.outbox.replay(final.id)
+        client.outbox.replay(final.id, job_id=job_id)
     except UnknownJob:  # delivered, waiting or dropped: add it, or make the waiting entry due now
         message = OutboxMessage.parse(final.message)
         client.outbox.enable(message.url)

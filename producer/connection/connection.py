@@ -153,12 +153,10 @@ class Connection:
         with self.translate_errors():
             return self.records.cancel(job_id)
 
-    def list_jobs(
-        self, cursor: int, state: State | None, since: float | None
-    ) -> tuple[int, list[str]]:
-        """Return the next cursor and the ids of a page of jobs; see `LaneRecords.page`."""
+    def list_jobs(self, state: State | None, since: float | None) -> Iterator[list[str]]:
+        """Yield the ids of jobs page by page; see `LaneRecords.pages`."""
         with self.translate_errors():
-            return self.records.page(cursor, state=state, since=since)
+            yield from self.records.pages(state=state, since=since)
 
     def delete(self, job_id: str) -> None:
         """Delete the images of a job that has ended, then its record; see `Client.delete`.

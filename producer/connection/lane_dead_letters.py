@@ -5,16 +5,17 @@ from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
 
-from imagefleet.shared.errors import UnknownJob
+from imagefleet.shared.errors import BrokerUnavailable, UnknownJob
 from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters, letters_of
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.redis_client.each_lane import ask_at_once
+from imagefleet.shared.redis_client.each_lane import answers_of, ask_at_once
 from imagefleet.shared.redis_client.lanes import Lanes
 
 Answer = TypeVar("Answer")
 
-_ANSWER_S: Final = 10.0
+_ANSWER_S: Final = 3.0
 """Seconds that all lanes together have for an answer."""
+_LEFT_OUT: Final = "its dead letters are left out"
 
 
 class LaneDeadLetters:
@@ -25,7 +26,7 @@ class LaneDeadLetters:
 
     def read(self, limit: int | None = None) -> list[DeadLetter]:
         """Return up to `limit` letters, the latest first. None: all. Those of a lane that does not
-        answer are left out, and the log names it; so do `ids`, `find` and `lookup`."""
+        answer are left out, and the log names it; so do `ids` and `lookup`."""
         bound = {} if limit is None else {"limit": limit}
         parts = self._ask(lambda part: part.read(**bound))
         if len(self._parts) == 1:
@@ -38,9 +39,23 @@ class LaneDeadLetters:
         return [each for each, _ in sorted(times, key=lambda letter: letter[1], reverse=True)]
 
     def find(self, letter_id: str) -> DeadLetter | None:
-        """Return the letter with this id; None if there is none, or it is damaged."""
-        found = self._ask(lambda part: part.find(letter_id))
-        return next((letter for letter in found if letter is not None), None)
+        """Return the letter with this id; None if there is none, or it is damaged.
+
+        Raises BrokerUnavailable: no lane that answers has it, and others do not answer.
+        """
+        parts = enumerate(self._parts.values())
+        asks = {number: partial(part.find, letter_id) for number, part in parts}
+        silent = set(asks)
+        for number, letter in answers_of(asks, len(asks), _ANSWER_S, _LEFT_OUT):
+            if letter is not None:
+                return letter
+            silent.discard(number)
+        if silent:
+            lanes = ", ".join(map(str, sorted(silent)))
+            raise BrokerUnavailable(
+                f"no lane that answers has the dead letter {letter_id}; lanes that do not: {lanes}"
+            )
+        return None
 
     def lookup(self, names: Iterable[str]) -> list[DeadLetter | UnknownJob]:
         """Return the letters with these ids or job ids; see `letters_of`."""
@@ -56,8 +71,7 @@ class LaneDeadLetters:
 
     def _ask(self, ask: Callable[[DeadLetters], Answer]) -> list[Answer]:
         asks = {number: partial(ask, part) for number, part in enumerate(self._parts.values())}
-        answers = ask_at_once(asks, len(asks), _ANSWER_S, "its dead letters are left out")
-        return list(answers.values())
+        return list(ask_at_once(asks, len(asks), _ANSWER_S, _LEFT_OUT).values())
 
     def _part_of(self, letter: DeadLetter) -> DeadLetters:
         """Return the letters of the lane that its queue is in, the first if that is no queue of the

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from imagefleet.shared.errors import UnknownJob
-from imagefleet.shared.redis_client.each_lane import ask_at_once
+from imagefleet.shared.errors import BrokerUnavailable, MessageRejected, UnknownJob
+from imagefleet.shared.redis_client.each_lane import answers_of, ask_at_once
 from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import (
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_ANSWER_S: Final = 10.0
+_ANSWER_S: Final = 3.0
 """Seconds that all lanes together have for an answer."""
+_LEFT_OUT: Final = "its callbacks are left out"
 
 
 class LaneOutbox:
@@ -44,28 +45,45 @@ class LaneOutbox:
         number = 0 if pipeline is not None else self._lanes.of(message.job_id).number
         self._parts[number].add(message, pipeline)
 
-    def replay(self, message_id: str) -> None:
-        """Put a given-up message back; see `Outbox.replay`. Raises UnknownJob, MessageRejected."""
-        *others, last = self._parts
-        for part in others:
+    def replay(self, message_id: str, *, job_id: str | None = None) -> None:
+        """Put a given-up message back; see `Outbox.replay`.
+
+        Args:
+            job_id: the job, or what stands for it, whose lane has the message. None: any lane may.
+
+        Raises:
+            UnknownJob, MessageRejected: see `Outbox.replay`.
+            BrokerUnavailable: no lane that answers has it, and others do not answer.
+        """
+        if job_id is not None:
+            self._parts[self._lanes.of(job_id).number].replay(message_id)
+            return
+
+        def replay(part: Outbox) -> Exception | None:
             try:
-                return part.replay(message_id)
-            except UnknownJob:
-                continue
-        return last.replay(message_id)
+                part.replay(message_id)
+            except (UnknownJob, MessageRejected) as error:
+                return error
+            return None
+
+        error = self._first_of(replay, lambda error: not isinstance(error, UnknownJob), message_id)
+        if error is not None:
+            raise error
 
     def make_due_now(self, message_id: str) -> bool:
-        """Let a waiting message be due now. Return False if no waiting message has this id."""
-        return any(part.make_due_now(message_id) for part in self._parts)
+        """Let a waiting message be due now. Return False if no waiting message has this id.
+
+        Raises BrokerUnavailable: no lane that answers has it, and others do not answer.
+        """
+        return self._first_of(lambda part: part.make_due_now(message_id), bool, message_id)
 
     def discard_test(self, message: OutboxMessage) -> None:
         """Delete a test and the log of its delivery. A worker may still be sending it."""
         self._parts[self._lanes.of(message.job_id).number].discard_test(message)
 
     def enable(self, url: str) -> None:
-        """Send to the receiver at `url` again."""
-        for part in self._parts:
-            part.enable(url)
+        """Send to the receiver at `url` again, but from lanes that do not answer."""
+        self._ask(lambda part: part.enable(url), f"the receiver {url} stays disabled there")
 
     def is_disabled(self, url: str) -> bool:
         """Return whether the receiver at `url` is disabled in a lane."""
@@ -91,7 +109,23 @@ class LaneOutbox:
         """Return a job's callbacks: given up, waiting, and delivered as far as its log goes."""
         return list(chain.from_iterable(self._ask(lambda part: part.entries_of(job_id))))
 
-    def _ask(self, ask: Callable[[Outbox], Answer]) -> list[Answer]:
+    def _ask(self, ask: Callable[[Outbox], Answer], otherwise: str = _LEFT_OUT) -> list[Answer]:
         asks = {number: partial(ask, part) for number, part in enumerate(self._parts)}
-        answers = ask_at_once(asks, len(asks), _ANSWER_S, "its callbacks are left out")
-        return list(answers.values())
+        return list(ask_at_once(asks, len(asks), _ANSWER_S, otherwise).values())
+
+    def _first_of(
+        self, ask: Callable[[Outbox], Answer], is_wanted: Callable[[Answer], bool], message_id: str
+    ) -> Answer:
+        """Return the first answer that is wanted, or else any. Raises BrokerUnavailable."""
+        asks = {number: partial(ask, part) for number, part in enumerate(self._parts)}
+        answers: dict[int, Answer] = {}
+        for number, answer in answers_of(asks, len(asks), _ANSWER_S, _LEFT_OUT):
+            if is_wanted(answer):
+                return answer
+            answers[number] = answer
+        if silent := sorted(asks.keys() - answers.keys()):
+            lanes = ", ".join(map(str, silent))
+            raise BrokerUnavailable(
+                f"no lane that answers has the callback {message_id}; lanes that do not: {lanes}"
+            )
+        return answers[0]

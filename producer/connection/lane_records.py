@@ -5,11 +5,12 @@ A fleet on one server has one lane. This module reads no images and makes no job
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import wait
 from functools import partial
+from itertools import chain
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeVar
 
 from imagefleet.shared.errors import UnreadableRecord
 from imagefleet.shared.jobs.cancel import cancel
@@ -23,13 +24,16 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.jobs.tenants import NO_TENANT
 from imagefleet.shared.jobs.waiting_elsewhere import WaitingElsewhere
-from imagefleet.shared.redis_client.each_lane import start_asking
+from imagefleet.shared.redis_client.each_lane import ask_at_once, start_asking
 from imagefleet.shared.redis_client.lanes import Lane, Lanes, lane_number
+
+Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
 _ANSWER_S: Final = 3.0
-"""Seconds that the lanes of a wait have for an answer. The next poll asks again."""
+"""Seconds that lanes have for an answer. The next poll of a wait asks again."""
+_LEFT_OUT: Final = "its jobs are left out"
 
 
 class LaneRecords:
@@ -56,17 +60,31 @@ class LaneRecords:
         own = self.lanes.of(job_id)
         return own is not lane and bool(own.client.exists(self.of(job_id).key(job_id)))
 
-    def read_fields(self, job_ids: Sequence[str], fields: Sequence[str]) -> list[list[str | None]]:
-        """Return these fields of the records of jobs. None stands for one that is not there, or
-        cannot be read. One round trip a lane."""
+    def read_fields(
+        self, job_ids: Sequence[str], fields: Sequence[str]
+    ) -> dict[str, list[str | None]]:
+        """Return these fields of the records of jobs, by id. None stands for one that is not there,
+        or cannot be read. Jobs of lanes that do not answer are left out. One round trip a lane."""
 
-        def ask(lane: Lane, own: list[str]) -> list[list[str | None]]:
+        def ask(lane: Lane, own: list[str]) -> list[tuple[str, list[str | None]]]:
             keys = [self._records[lane.number].key(job_id) for job_id in own]
             answers = read_records(lane.client, keys, lambda pipe, key: pipe.hmget(key, fields))
             missing: list[str | None] = [None] * len(fields)
-            return [missing if isinstance(each, Exception) else each for each in answers]
+            values = [missing if isinstance(each, Exception) else each for each in answers]
+            return list(zip(own, values, strict=True))
 
-        return self.lanes.answer_each(job_ids, str, ask)
+        return dict(self._ask_lanes(job_ids, ask))
+
+    def _ask_lanes(
+        self, job_ids: Iterable[str], ask: Callable[[Lane, list[str]], list[Answer]]
+    ) -> list[Answer]:
+        """Return what lanes answer to the question for their jobs; see `ask_at_once`."""
+        own: dict[int, list[str]] = {}
+        for job_id in job_ids:
+            own.setdefault(self.lanes.of(job_id).number, []).append(job_id)
+        asks = {number: partial(ask, self.lanes[number], ids) for number, ids in own.items()}
+        answers = ask_at_once(asks, len(self.lanes), _ANSWER_S, _LEFT_OUT)
+        return list(chain.from_iterable(answers.values()))
 
     def id_source(self) -> Callable[[], str]:
         """Return a function that draws new ids of one lane, which is drawn by chance now: jobs with
@@ -184,13 +202,25 @@ class LaneRecords:
         """Cancel a job, and return its state now; see `shared.jobs.cancel`."""
         return cancel(self.of(check_job_id(job_id)), job_id)
 
-    def page(
-        self, cursor: int, *, state: State | None, since: float | None
-    ) -> tuple[int, list[str]]:
-        """Return the next cursor, 0 after the last page, and the ids of a page of jobs; see
-        `JobListing.page`. One lane comes after the other."""
-        inner, number = divmod(cursor, len(self.lanes))
-        following, ids = self._listings[number].page(inner, state=state, since=since)
-        if following:
-            return following * len(self.lanes) + number, ids
-        return (number + 1) % len(self.lanes), ids
+    def pages(self, *, state: State | None, since: float | None) -> Iterator[list[str]]:
+        """Yield the ids of jobs page by page, one lane after the other; see `JobListing.page`. A
+        lane that does not answer is left out, and the log names it.
+
+        Raises redis.RedisError: no lane answers.
+        """
+        import redis
+
+        has_answered = False
+        for number, listing in enumerate(self._listings):
+            cursor: int | None = 0
+            while cursor is not None:
+                ask = partial(listing.page, cursor, state=state, since=since)
+                answers = ask_at_once({number: ask}, len(self.lanes), _ANSWER_S, _LEFT_OUT)
+                if number not in answers:
+                    break
+                has_answered = True
+                following, ids = answers[number]
+                cursor = following or None
+                yield ids
+        if not has_answered:
+            raise redis.ConnectionError("no lane answers")

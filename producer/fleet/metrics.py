@@ -73,7 +73,8 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read Redis and yield the metrics; only `imagefleet_redis_up` if it does not answer. In a
-        cluster it is 0 beside the others while a lane does not answer."""
+        cluster it is 0 beside the others while a lane does not answer. Before such a lane was ever
+        read, the counters are missing: they would rise later by what it counts."""
         up = GaugeMetricFamily(
             "imagefleet_redis_up", "1 if Redis, all of it, answered this scrape, else 0."
         )
@@ -87,6 +88,10 @@ class FleetCollector(Collector):
         status = snapshot.status
         up.add_metric([], 0 if status.lanes_down else 1)
         yield up
+        yield _lanes(snapshot)
+        if status.lanes_unknown:
+            log.warning("lanes that have not answered yet: %s", status.lanes_unknown)
+            return
         models = OfferedModels(status.workers, snapshot.offers, self._declared)
         yield from _queue_metrics(status.queues, models)
         yield from _worker_metrics(status, models)
@@ -97,6 +102,17 @@ class FleetCollector(Collector):
         yield from _numbers(snapshot)
         if snapshot.memory is not None:
             yield _redis_memory(snapshot.memory)
+
+
+def _lanes(snapshot: FleetSnapshot) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "imagefleet_lane_up",
+        "1 if this lane of a cluster answered this scrape, else 0.",
+        labels=["lane"],
+    )
+    for number in range(snapshot.lanes) if snapshot.lanes > 1 else ():
+        family.add_metric([str(number)], 0 if number in snapshot.status.lanes_down else 1)
+    return family
 
 
 def _queue_metrics(

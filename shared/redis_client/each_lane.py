@@ -1,21 +1,49 @@
-"""Ask several lanes at the same time, so that one that does not answer holds up no other."""
+"""Ask several lanes at the same time, so that one that does not answer holds up no other.
+
+Whoever wants to say which lanes an answer lacks calls `noting_left_out` around it.
+"""
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, as_completed
+from contextlib import contextmanager
+from contextvars import ContextVar
+from operator import itemgetter
+from typing import Final, TypeVar
 
 Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
+_left_out: Final[ContextVar[set[int] | None]] = ContextVar("left_out", default=None)
+
+
+@contextmanager
+def noting_left_out() -> Iterator[set[int]]:
+    """Yield a set that gets the numbers of lanes that are left out inside the block, also in
+    threads that run in a copy of its context."""
+    numbers: set[int] = set()
+    token = _left_out.set(numbers)
+    try:
+        yield numbers
+    finally:
+        _left_out.reset(token)
+
 
 def ask_at_once(
     asks: Mapping[int, Callable[[], Answer]], lanes: int, within_s: float, what: str
 ) -> dict[int, Answer]:
-    """Call the function of each lane in a thread of its own. Return the answers by lane.
+    """Call the function of each lane in a thread of its own. Return the answers by lane, in the
+    order of the lanes; see `answers_of`."""
+    return dict(sorted(answers_of(asks, lanes, within_s, what), key=itemgetter(0)))
+
+
+def answers_of(
+    asks: Mapping[int, Callable[[], Answer]], lanes: int, within_s: float, what: str
+) -> Iterator[tuple[int, Answer]]:
+    """Call the function of each lane in a thread of its own. Yield the lanes and their answers as
+    they come.
 
     A lane that fails, or has no answer after `within_s`, is left out, and a warning names it. A
     call that has no answer yet goes on in its thread. The only lane of a fleet is asked in this
@@ -26,18 +54,23 @@ def ask_at_once(
         what: what is asked for, for the warning.
     """
     if lanes == 1:
-        return {number: ask() for number, ask in asks.items()}
-    deadline = time.monotonic() + within_s
-    asked = {number: start_asking(ask, f"lane-{number}") for number, ask in asks.items()}
-    answers: dict[int, Answer] = {}
-    for number, future in asked.items():
-        try:
-            answers[number] = future.result(max(0.0, deadline - time.monotonic()))
-        except TimeoutError:
-            log.warning("lane %d has not answered within %g s: %s", number, within_s, what)
-        except Exception as error:
-            log.warning("lane %d %s: %s", number, _failure(error), what)
-    return answers
+        yield from ((number, ask()) for number, ask in asks.items())
+        return
+    asked = {start_asking(ask, f"lane-{number}"): number for number, ask in asks.items()}
+    silent = set(asked.values())
+    try:
+        for future in as_completed(asked, within_s):
+            number = asked[future]
+            silent.discard(number)
+            if (error := future.exception()) is None:
+                yield number, future.result()
+            elif isinstance(error, Exception):
+                _leave_out(number, _failure(error), what)
+            else:
+                raise error
+    except TimeoutError:
+        for number in sorted(silent):
+            _leave_out(number, f"has not answered within {within_s:g} s", what)
 
 
 def start_asking(ask: Callable[[], Answer], name: str) -> "Future[Answer]":
@@ -52,6 +85,12 @@ def start_asking(ask: Callable[[], Answer], name: str) -> "Future[Answer]":
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return answer
+
+
+def _leave_out(number: int, why: str, what: str) -> None:
+    log.warning("lane %d %s: %s", number, why, what)
+    if (numbers := _left_out.get()) is not None:
+        numbers.add(number)
 
 
 def _failure(error: Exception) -> str:

@@ -78,6 +78,7 @@ def _snapshot(
         status=_status(queues or (_queue(0),), (worker,) * workers),
         offers={model: _offer(model) for model in offers},
         memory=RedisMemory(used=80, limit=100, is_bounded=True),
+        lanes=2,
         dataset_idle_s=12.0,
     )
 
@@ -187,6 +188,7 @@ def test_every_metric_is_documented() -> None:
 def test_the_exporter_says_what_redis_knows() -> None:
     exported = _export(FleetCollector(_snapshot))
     assert exported["imagefleet_redis_up", ""] == 1
+    assert exported["imagefleet_lane_up", "1"] == 1
     assert exported["imagefleet_queue_messages", "m0 native jobs"] == 1
     assert exported["imagefleet_queue_oldest_seconds", "m0 native jobs"] == 2
     assert exported["imagefleet_in_flight", "jobs"] == 2

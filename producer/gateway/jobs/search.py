@@ -106,6 +106,8 @@ class JobSearch:
         older = progress.older
         for number, entry in enumerate(entries, 1):
             progress.cursor = Cursor(at=entry.at, older=older)
+            if not entry.values:  # its lane does not answer
+                continue
             if entry.values[0] is None:
                 progress.lost.append(entry)
             elif entry.job_id in starred and wanted.accepts(entry.values):

@@ -74,7 +74,8 @@ class Entry:
     at: int
     """It is a time in microseconds."""
     values: tuple[str | None, ...]
-    """They are those of the fields that were asked for. None: the record does not have it."""
+    """They are those of the fields that were asked for. None: the record does not have it. Empty:
+    the lane of the job does not answer."""
 
 
 class TimelineReader:
@@ -141,6 +142,10 @@ class TimelineReader:
             job_ids = [timeline.prefix + name for name, _ in listed]
             values = self._connection.records.read_fields(job_ids, fields)
         return [
-            Entry(job_id=job_id, at=int(at), values=tuple(each or None for each in own))
-            for job_id, (_, at), own in zip(job_ids, listed, values, strict=True)
+            Entry(
+                job_id=job_id,
+                at=int(at),
+                values=tuple(each or None for each in values.get(job_id, ())),
+            )
+            for job_id, (_, at) in zip(job_ids, listed, strict=True)
         ]

@@ -106,6 +106,10 @@ _FLEET: Final = object_of(
         "callbacks": object_of({"waiting": COUNT, "given_up": COUNT}),
         "dataset_idle_s": NUMBER,
         "redis": object_of({"used_bytes": COUNT_OR_NULL, "limit_bytes": COUNT_OR_NULL}),
+        "lanes_down": {
+            **array_of(COUNT),
+            "description": "Lanes of a cluster that do not answer, and count as they did last.",
+        },
         "models": array_of(TEXT),
     },
     title="Fleet",

@@ -43,6 +43,7 @@ def fleet_body(snapshot: FleetSnapshot, ends: dict[str, int]) -> dict[str, Any]:
             "used_bytes": None if memory is None else memory.used,
             "limit_bytes": None if memory is None else memory.limit,
         },
+        "lanes_down": list(status.lanes_down),
         "models": sorted({offer.model for offer in snapshot.offers.values()}),
     }
 

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from imagefleet.producer.connection.tracing import continue_trace
 from imagefleet.producer.gateway.jobs.job_ids import stored_id
 from imagefleet.producer.gateway.web.metrics import count_request
+from imagefleet.shared.redis_client.each_lane import noting_left_out
 from imagefleet.shared.text.printable import printable
 
 log = logging.getLogger("imagefleet.http")
@@ -21,6 +22,8 @@ audit = logging.getLogger("imagefleet.http.audit")
 REQUEST_ID: Final = "x-request-id"
 JOB_HEADER: Final = "x-imagefleet-job"
 """It names the job that a request waited for."""
+LANES_DOWN: Final = "x-imagefleet-lanes-down"
+"""It numbers the lanes of a cluster that did not answer, and are left out of the answer."""
 _GIVEN_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _READS: Final = ("GET", "HEAD", "OPTIONS")
 _OF_JOBS: Final = ("job_id", "prediction_id", "batch_id", "run_id")
@@ -53,6 +56,7 @@ class RequestLog:
         given = headers.get(REQUEST_ID, "")
         state["request_id"] = given if _GIVEN_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
         status = 0
+        left_out: set[int] = set()
         continue_trace(headers.get("traceparent"))
 
         async def send_with_headers(message: Message) -> None:
@@ -61,12 +65,15 @@ class RequestLog:
                 status = message["status"]
                 answer = MutableHeaders(scope=message)
                 answer[REQUEST_ID] = state["request_id"]
+                if left_out:
+                    answer[LANES_DOWN] = ", ".join(map(str, sorted(left_out)))
                 for name, value in _ALWAYS.items():
                     answer.setdefault(name, value)
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_headers)
+            with noting_left_out() as left_out:
+                await self._app(scope, receive, send_with_headers)
         finally:
             seconds = time.monotonic() - started
             count_request(scope, status, seconds)

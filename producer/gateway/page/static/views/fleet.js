@@ -31,6 +31,7 @@ export function Fleet({ onError }) {
     <${Problem} error=${problem} />
     ${!all && !problem && html`<${Waiting} what="Loading…" />`}
     ${all && html`
+      <${LanesDown} lanes=${all.fleet.lanes_down} />
       <${Alerts} alerts=${all.alerts.data} />
       <${Figures} fleet=${all.fleet} />
       <${Hosts} fleet=${all.fleet} />
@@ -40,6 +41,14 @@ export function Fleet({ onError }) {
       <${Callbacks} callbacks=${all.callbacks.data} act=${act} />
     `}
   `;
+}
+
+function LanesDown({ lanes }) {
+  if (!lanes.length) return null;
+  return html`<article class="alert" role="status">
+    <h3>${lanes.length === 1 ? "A lane of the cluster does" : "Lanes of the cluster do"} not answer: ${lanes.join(", ")}</h3>
+    <p>Jobs there wait. Figures are as they were last; failed jobs, dead letters and callbacks of these lanes are not listed.</p>
+  </article>`;
 }
 
 function Alerts({ alerts }) {
