@@ -89,8 +89,6 @@ class FleetStatus(Model):
     failures: dict[str, dict[str, int]] = Field(default_factory=dict)
     """It counts the attempts at jobs that failed in the last hour, by host and error code. A job
     that is retried, and one that fails, count. Those in workers of release 0.1.0 do not."""
-    lanes: int = 1
-    """It is their number; 1 on one server."""
     lanes_down: tuple[int, ...] = ()
     """Lanes of a cluster that did not answer. They count as they did when they were read last."""
     lanes_unknown: tuple[int, ...] = ()
@@ -151,7 +149,6 @@ class FleetReader:
             callbacks_given_up=sum(part.sizes.given_up for part in parts),
             job_ends=_sum_counts(part.sizes.job_ends for part in parts),
             failures=sum_failures(counts for part in parts for counts in part.failures),
-            lanes=len(self._lanes),
             lanes_down=tuple(sorted(asks.keys() - answers.keys())),
             lanes_unknown=tuple(sorted(asks.keys() - self._latest.keys())),
         )

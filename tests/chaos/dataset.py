@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
+from imagefleet.producer.commands.bulk_output import EXIT_INCOMPLETE
 from imagefleet.shared.process.child_process import die_with_parent
 from tests.chaos.audit import AuditReport
 from tests.chaos.processes import ROOT
@@ -50,8 +51,11 @@ class Dataset:
         return self._folder / "made"
 
     def refill(self) -> None:
-        """Start the command again if it was killed, or ended because Redis was away."""
+        """Start the command again if it was killed, or ended because Redis was away. Rows may have
+        failed because workers died with them, which they did not cause: they are tried again."""
         if self._rows and (self._process is None or self._process.poll()):
+            if self._process is not None and self._process.poll() == EXIT_INCOMPLETE:
+                self._start("retry-failed", self._destination.as_uri()).wait()
             self._process = self._start(
                 "run", str(self._prompts), self._destination.as_uri(), "--shard-size", _SHARD_SIZE
             )
