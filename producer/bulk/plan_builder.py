@@ -8,7 +8,7 @@ import hashlib
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -104,7 +104,8 @@ class PlanBuilder:
         self._rows = self._samples = self._duplicates = 0
         self._counts = dict.fromkeys(ROW_COUNTS.values(), 0)
         self._loras: set[str] = set()
-        """Names of the LoRA that the rows use."""
+        self._controlnets: set[str] = set()
+        """Names of the LoRA and of the ControlNets that the rows use."""
         self._tables: list[tuple[str, str | None]] = []
         """Name and digest of each table."""
         self._folder: Path | None = None
@@ -137,6 +138,7 @@ class PlanBuilder:
         for field in planned.counted:
             self._counts[field] += 1
         self._loras.update(name for name, _ in planned.loras)
+        self._controlnets.update(filter(None, [planned.controlnet]))
         self.image_steps[planned.size] += planned.images * planned.steps
         if self._shard_size is not None:
             self._place(planned, self._shard_size)
@@ -206,9 +208,8 @@ class PlanBuilder:
             model_digest=None if offer is None else offer.digest,
             columns=dict(defaults.columns),
             dedupe=self._spec.dedupe,
-            loras={
-                name: None if offer is None else offer.loras[name] for name in sorted(self._loras)
-            },
+            loras=_digests(self._loras, None if offer is None else offer.loras),
+            controlnets=_digests(self._controlnets, None if offer is None else offer.controlnets),
             source=_describe(self._tables),
             appended=tuple(self._appended),
             rows=self._rows,
@@ -268,3 +269,8 @@ def _describe(tables: Sequence[tuple[str, str | None]]) -> Source:
     name = f"{names[0]} and {len(names) - 1} more" if len(names) > 2 else " and ".join(names)
     listing = "".join(f"{sha256}\n" for _, sha256 in tables)
     return Source(name=name, sha256=hashlib.sha256(listing.encode()).hexdigest())
+
+
+def _digests(names: Iterable[str], offered: Mapping[str, str] | None) -> dict[str, str | None]:
+    """Return the digest of each file that rows choose; None if no worker has announced any."""
+    return {name: None if offered is None else offered[name] for name in sorted(names)}

@@ -3,7 +3,7 @@
 Input: two plans. Output: an error that says in what they differ, or the plan of both.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from imagefleet.producer.bulk.plan_builder import DatasetSpec
@@ -67,16 +67,17 @@ def grown(existing: Plan, new: Plan, store: ObjectStore, comparison: PlanCompari
     """Return the plan of a dataset to which rows were appended.
 
     Raises:
-        PlanConflict: its model or LoRA differ, or its first shards are not those of `existing`.
+        PlanConflict: its model, LoRA or ControlNets differ, or its first shards are not those of
+            `existing`.
     """
     if new.shards[: len(existing.shards)] != existing.shards:
         raise _conflict(store, ["shards"], comparison)
     _check_same_models(existing, new, store)
-    known = {name: digest for name, digest in existing.loras.items() if digest is not None}
     return new.model_copy(
         update={
             "model_digest": existing.model_digest or new.model_digest,
-            "loras": {**new.loras, **known},
+            "loras": {**new.loras, **_known(existing.loras)},
+            "controlnets": {**new.controlnets, **_known(existing.controlnets)},
         }
     )
 
@@ -84,7 +85,7 @@ def grown(existing: Plan, new: Plan, store: ObjectStore, comparison: PlanCompari
 def check_same_work(
     existing: Plan, new: Plan, store: ObjectStore, comparison: PlanComparison | None = None
 ) -> None:
-    """Raise PlanConflict if the stored plan is not `new`, or if their model or LoRA differ.
+    """Raise PlanConflict if the stored plan is not `new`, or if their model or add-ons differ.
 
     Args:
         comparison: of their rows; the error names the first one that differs.
@@ -123,10 +124,19 @@ def _check_same_models(existing: Plan, new: Plan, store: ObjectStore) -> None:
             f"{store.url} was planned for model {existing.model_digest}, but the fleet has "
             f"{new.model_digest} now; one model must generate the whole dataset"
         )
-    for name, planned in existing.loras.items():
-        now = new.loras.get(name)
-        if planned and now and planned != now:
-            raise PlanConflict(
-                f"{store.url} was planned for LoRA {name}={planned}, but the fleet has {now} now; "
-                "one file must be used for the whole dataset"
-            )
+    for kind, before, after in (
+        ("LoRA", existing.loras, new.loras),
+        ("ControlNet", existing.controlnets, new.controlnets),
+    ):
+        for name, planned in before.items():
+            now = after.get(name)
+            if planned and now and planned != now:
+                raise PlanConflict(
+                    f"{store.url} was planned for {kind} {name}={planned}, but the fleet has {now} "
+                    "now; one file must be used for the whole dataset"
+                )
+
+
+def _known(digests: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the digests that were known when a plan was made."""
+    return {name: digest for name, digest in digests.items() if digest is not None}

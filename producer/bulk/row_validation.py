@@ -94,6 +94,7 @@ class PlannedRow(NamedTuple):
     steps: int
     """Denoising steps of each image; 0 if they are the model's and the model is not known."""
     loras: LoraScales
+    controlnet: str | None
 
 
 class RowPlanner:
@@ -122,7 +123,7 @@ class RowPlanner:
         self._takes_plain_texts = not common.prompt_weighting and self._prompt_suffices()
         self._images = len(common.images)
         self._common_steps = self._steps(common)
-        self._common_loras = common.loras
+        self._common_loras, self._common_net = common.loras, common.controlnet
         self._common_counted = _counted(common)
         self._common_values = {name: getattr(common, name) for name in _COMPARED_FIELDS}
         if self._images > defaults.max_images:
@@ -169,6 +170,7 @@ class RowPlanner:
                     counted=self._common_counted,
                     steps=self._common_steps,
                     loras=self._common_loras,
+                    controlnet=self._common_net,
                 )
             row = {self._prompt: row}
         if isinstance(row, RejectedRow):
@@ -207,6 +209,7 @@ class RowPlanner:
             counted=_counted(request),
             steps=self._steps(request),
             loras=request.loras,
+            controlnet=request.controlnet,
         )
 
     def _request(self, parameters: Mapping[str, Any], folder: Path | None) -> JobRequest:

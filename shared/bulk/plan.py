@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from imagefleet.shared.errors import PlanDamaged
+from imagefleet.shared.jobs.add_ons import add_ons
 from imagefleet.shared.jobs.model import ImageFormat, Model, QueueSafeName
 from imagefleet.shared.jobs.parameter_lookups import (
     PARAMETERS,
@@ -28,7 +29,9 @@ from imagefleet.shared.jobs.parameter_types import MAX_IMAGES, MAX_SEED
 from imagefleet.shared.jobs.request import JobRequest
 
 PLAN_VERSION: Final = 1
-NOT_IN_DATASET_DIGEST: Final = frozenset({"created_at", "source", "model_digest", "loras"})
+NOT_IN_DATASET_DIGEST: Final = frozenset(
+    {"created_at", "source", "model_digest", "loras", "controlnets"}
+)
 """Fields of a plan in which two plans of the same work may differ."""
 _GOLDEN_RATIO: Final = 0x9E3779B9
 """2³² divided by the golden ratio. It is odd, so its multiples reach every 32-bit number once."""
@@ -147,6 +150,8 @@ class Plan(_Counts):
     loras: dict[QueueSafeName, str | None] = Field(default_factory=dict)
     """Digest of each LoRA that a row uses, by name; None if no worker had announced it. Release
     0.1.0 refuses a plan that has this field, too."""
+    controlnets: dict[QueueSafeName, str | None] = Field(default_factory=dict)
+    """Digest of each ControlNet that a row uses, like `loras`."""
     source: Source
     appended: tuple[int, ...] = ()
     """From each of these row numbers on, rows were appended. They have shards of their own. Release
@@ -168,9 +173,14 @@ class Plan(_Counts):
         """Return the SHA-256, hexadecimal, of the images and files that the plan describes.
 
         It does not depend on the time of planning, on the input's name, or on whether the digests
-        of the model and of LoRA were known. The rows name their LoRA.
+        of the model and of add-ons were known. The rows name their add-ons.
         """
         return hashlib.sha256(self._canonical_json(exclude=set(NOT_IN_DATASET_DIGEST))).hexdigest()
+
+    @property
+    def add_ons(self) -> frozenset[str]:
+        """Return the LoRA and ControlNets of all rows, as queues name them."""
+        return add_ons(self.loras, self.controlnets)
 
     def is_same_dataset(self, other: "Plan") -> bool:
         """Return whether both plans describe the same images in the same files."""

@@ -30,7 +30,7 @@ from imagefleet.shared.bulk.stalled_runs import StalledRuns
 from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
 from imagefleet.shared.errors import ImagefleetError, UnknownRun
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.queues import list_for_loras
+from imagefleet.shared.jobs.queues import list_for_add_ons
 from imagefleet.shared.jobs.redis_keys import claims_key, leases_key
 from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types, read_key
@@ -91,9 +91,9 @@ class RunRecords:
         """
         by_number = {shard.number: shard for shard in shards}
         queues: set[str] = set()
-        for height, width, loras in {(s.height, s.width, s.loras) for s in by_number.values()}:
+        for height, width, names in {(s.height, s.width, s.add_ons) for s in by_number.values()}:
             queue = bulk_queue(self._namespace, run.model, height, width)
-            queues |= {queue, list_for_loras(queue, loras)} if loras else {queue}
+            queues |= {queue, list_for_add_ons(queue, names)} if names else {queue}
         keys = self._keys(run.id)
         lost = self._find_lost_script(
             keys=[keys.run, keys.shards, leases_key(self._namespace), *sorted(queues)],

@@ -46,9 +46,9 @@ class ShardToSend(NamedTuple):
     width: int | None = None
     version: int = 1
     """Version of the message."""
-    loras: tuple[str, ...] = ()
-    """LoRA of the plan. A worker that lacks one moves the message to the list of
-    `list_for_loras`."""
+    add_ons: tuple[str, ...] = ()
+    """Those of the plan. A worker that lacks one moves the message to the list of
+    `list_for_add_ons`."""
 
 
 class ShardMessage(Model):
@@ -63,9 +63,9 @@ class ShardMessage(Model):
 
 def shards_to_send(plan: Plan, shards: Iterable[ShardPlan]) -> Iterator[ShardToSend]:
     """Yield what to send for some shards of `plan`."""
-    version, loras = _version_of(plan), tuple(plan.loras)
+    version, names = _version_of(plan), tuple(sorted(plan.add_ons))
     for shard in shards:
-        yield ShardToSend(shard.number, shard.samples, shard.height, shard.width, version, loras)
+        yield ShardToSend(shard.number, shard.samples, shard.height, shard.width, version, names)
 
 
 def _version_of(plan: Plan) -> int:

@@ -216,8 +216,9 @@ def _facts(plan: Plan, stats: RunStats, license_name: str | None) -> Iterator[tu
         yield "Licence of the model", f"`{license_name}`"
     for name, value in plan.parameters.model_dump(exclude_none=True).items():
         yield f"`{name}`", _shown(name, value)
-    for name, digest in plan.loras.items():
-        yield f"LoRA `{name}`", f"`{digest}`" if digest else "named in the metadata"
+    for kind, digests in (("LoRA", plan.loras), ("ControlNet", plan.controlnets)):
+        for name, digest in digests.items():
+            yield f"{kind} `{name}`", f"`{digest}`" if digest else "named in the metadata"
     yield "Seed of the run", plan.seed
     listed = " (`plan/rejected.jsonl`)" if stats.rejected_rows else ""
     yield "Rejected rows", f"{stats.rejected_rows}{listed}"

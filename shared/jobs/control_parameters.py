@@ -21,7 +21,7 @@ Net = Annotated[
         "The name of a ControlNet that the workers hold; it steers the image by `control_image`.",
         since=10,
         rows_since=9,
-        counted_as="controlled_images",
+        listed_as="controlnets",
         needs="control_image",
         offered_by="controlnets",
         not_offered="needs workers with IMAGEFLEET_CONTROLNET; those of the model {model} hold no "

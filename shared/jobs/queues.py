@@ -7,6 +7,7 @@ that counts or purges queues works on ours too.
 
 from collections.abc import Collection
 
+from imagefleet.shared.jobs.add_ons import chosen_add_ons
 from imagefleet.shared.jobs.request import JobRequest
 
 DEFAULT_MODEL = "default"
@@ -16,8 +17,8 @@ PRIORITY_STEPS = (0, 3, 6, 9)
 _SEPARATOR = "\x06\x16"
 """It is kombu's default `sep` between queue and priority."""
 _TENANT_SEPARATOR = "@"
-"""It occurs in no name of a model, shape, LoRA or tenant."""
-_LORA_SEPARATOR = "&"
+"""It occurs in no name of a model, shape, add-on or tenant."""
+_ADD_ON_SEPARATOR = "&"
 """It occurs in none of these names either."""
 
 
@@ -49,8 +50,8 @@ def queue_of(namespace: str, request: JobRequest, *, by_compile_key: bool = True
 
 
 def queue_of_compile_key(queue: str) -> str:
-    """Return the queue of the same compile key for jobs without a tenant and without LoRA."""
-    return queue.partition(_TENANT_SEPARATOR)[0].partition(_LORA_SEPARATOR)[0]
+    """Return the queue of the same compile key for jobs without a tenant and without add-ons."""
+    return queue.partition(_TENANT_SEPARATOR)[0].partition(_ADD_ON_SEPARATOR)[0]
 
 
 def tenant_of(queue: str) -> str | None:
@@ -58,8 +59,8 @@ def tenant_of(queue: str) -> str | None:
     return queue.partition(_TENANT_SEPARATOR)[2] or None
 
 
-def list_for_loras(key: str, names: Collection[str]) -> str:
-    """Return the Redis list for those messages of the list `key` that need these LoRA.
+def list_for_add_ons(key: str, names: Collection[str]) -> str:
+    """Return the Redis list for those messages of the list `key` that need these add-ons.
 
     Workers that lack one of them do not serve its queue.
 
@@ -67,8 +68,8 @@ def list_for_loras(key: str, names: Collection[str]) -> str:
     """
     queue, *step = key.split(_SEPARATOR, 1)
     shape, *tenant = queue.split(_TENANT_SEPARATOR, 1)
-    with_loras = _LORA_SEPARATOR.join([queue_of_compile_key(shape), *sorted(names)])
-    return _SEPARATOR.join([_TENANT_SEPARATOR.join([with_loras, *tenant]), *step])
+    with_names = _ADD_ON_SEPARATOR.join([queue_of_compile_key(shape), *sorted(names)])
+    return _SEPARATOR.join([_TENANT_SEPARATOR.join([with_names, *tenant]), *step])
 
 
 def list_key(queue: str, priority: int) -> str:
@@ -89,5 +90,5 @@ def lists_of(namespace: str, request: JobRequest) -> list[str]:
     """
     queues = [queue_of(namespace, request, by_compile_key=each) for each in (True, False)]
     keys = [list_key(queue, request.priority) for queue in dict.fromkeys(queues)]
-    names = [name for name, _ in request.loras]
-    return keys + ([list_for_loras(key, names) for key in keys] if names else [])
+    names = chosen_add_ons(request)
+    return keys + ([list_for_add_ons(key, names) for key in keys] if names else [])

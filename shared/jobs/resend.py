@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from imagefleet.shared.errors import InvalidRequest, UnreadableRecord
+from imagefleet.shared.jobs.add_ons import chosen_add_ons
 from imagefleet.shared.jobs.celery_message import job_message
-from imagefleet.shared.jobs.queues import list_for_loras, list_key, queue_of
+from imagefleet.shared.jobs.queues import list_for_add_ons, list_key, queue_of
 from imagefleet.shared.jobs.redis_keys import job_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.status import status_or_error, unknown_job_error
@@ -90,8 +91,8 @@ class Resender:
         lists = {by_key: list_key(queue, request.priority) for by_key, queue in queues.items()}
         message = job_message(job_id, request, queues[by_compile_key], stored=stored)
         searched = [lists[by_compile_key], lists[not by_compile_key]]
-        if names := {name for name, _ in request.loras}:
-            searched += [list_for_loras(key, names) for key in searched]
+        if names := chosen_add_ons(request):
+            searched += [list_for_add_ons(key, names) for key in searched]
         return (
             [job_key(self._namespace, job_id), *searched],
             [job_id, message, after_s, _MAX_MESSAGES_SEARCHED],

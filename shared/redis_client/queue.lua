@@ -1,7 +1,7 @@
 -- Definitions for all scripts that use queues. shared/redis_client/scripts.py puts this file before
 -- each script. It uses no KEYS and no ARGV, and returns nothing.
 -- A queue such as `imagefleet.shapes.64x64@gold` is one Redis list per priority level. Workers know
--- the names of their own queues. They find the queues of tenants, and those of jobs with LoRA that some
+-- the names of their own queues. They find the queues of tenants, and those of jobs with add-ons that some
 -- workers lack (`imagefleet.shapes.64x64&style@gold`), in the set `imagefleet:queues`, and remove those
 -- that are empty from it.
 local LEVELS = {'', '\6\0223', '\6\0226', '\6\0229'}  -- the suffixes of kombu, highest priority first

@@ -29,12 +29,12 @@ from imagefleet.shared.errors import (
     StorageUnavailable,
 )
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.queues import list_for_loras, list_key
+from imagefleet.shared.jobs.queues import list_for_add_ons, list_key
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.storage import ObjectStore, StoredObject, open_store
+from imagefleet.worker.bulk.add_on_queue import leave_to_holders
 from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.bulk.format_check import require_writable
-from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.bulk.store_probe import StoreProbe
@@ -253,7 +253,7 @@ def test_a_shard_from_the_queue_of_its_loras_goes_back_there_and_this_worker_pau
     host: _Host, client: redis.Redis, queue: str
 ) -> None:
     """Somebody gave the worker this queue, although it lacks the LoRA."""
-    own = list_for_loras(queue, {"style"})
+    own = list_for_add_ons(queue, {"style"})
     client.rename(queue, own)
     group = replace(host.queues, queues=(own.partition("\x06")[0],))
     [claimed] = host.context.claims.claim([group], 1, max_messages=1)

@@ -1,4 +1,4 @@
-"""A job whose LoRA a worker lacks is moved to a queue that only workers with these LoRA serve."""
+"""A job whose add-ons a worker lacks is moved to a queue that only workers with these serve."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -6,14 +6,14 @@ from typing import cast
 import pytest
 import redis
 
-from imagefleet.shared.jobs.queues import list_for_loras
+from imagefleet.shared.jobs.queues import list_for_add_ons
 from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.worker.queues.claim_types import QueueGroup
 from tests.integration.conftest import MakeClaims
 
 
 def _group(namespace: str, *loras: str) -> Sequence[QueueGroup]:
-    return [QueueGroup(name="64x64", queues=(f"{namespace}.q",), loras=loras)]
+    return [QueueGroup(name="64x64", queues=(f"{namespace}.q",), add_ons=loras)]
 
 
 @pytest.mark.parametrize("tenant", ["", "@gold"])
@@ -28,7 +28,7 @@ def test_a_moved_message_is_claimed_by_a_worker_that_holds_all_its_loras(
     client.lpush(f"{queues}{tenant}", "a", "b", "c")
     plain, one, both = (make_claims(name) for name in ("plain", "one", "both"))
     for each in plain.claim(_group(namespace), 2):
-        plain.move(each.tag, list_for_loras(each.list_key, {"style", "detail"}))
+        plain.move(each.tag, list_for_add_ons(each.list_key, {"style", "detail"}))
     assert plain.held_tags() == set()
     assert [each.message for each in plain.claim(_group(namespace), 8)] == ["c"]
     assert one.claim(_group(namespace, "style"), 8) == []
@@ -51,7 +51,7 @@ def test_a_message_that_is_not_held_any_more_is_not_moved(
     worker, other = make_claims("w"), make_claims("other")
     [claimed] = worker.claim(_group(namespace), 1)
     worker.requeue(claimed.tag)
-    target = list_for_loras(claimed.list_key, {"style"})
+    target = list_for_add_ons(claimed.list_key, {"style"})
     worker.move(claimed.tag, target)
     assert client.exists(target) == 0
     assert [each.message for each in other.claim(_group(namespace), 1)] == ["a"]

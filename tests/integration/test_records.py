@@ -19,7 +19,7 @@ from imagefleet.shared.jobs.message_arguments import unpack
 from imagefleet.shared.jobs.message_origin import sha1_of
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
 from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport
-from imagefleet.shared.jobs.queues import list_for_loras, list_key
+from imagefleet.shared.jobs.queues import list_for_add_ons, list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.jobs.request import JobRequest
@@ -472,7 +472,7 @@ def test_a_job_that_waits_for_a_worker_with_its_lora_gets_no_second_message(
     request = JobRequest(prompt="a", height=64, width=64, loras=(("style", 1.0),))
     records.submit([("j", request)], by_compile_key=by_compile_key)
     [queue] = client.keys(f"{namespace}.default.*")
-    client.rename(queue, list_for_loras(str(queue), {"style"}))
+    client.rename(queue, list_for_add_ons(str(queue), {"style"}))
     assert records.resend(["j"], by_compile_key=not by_compile_key) == [False]
 
 

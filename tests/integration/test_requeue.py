@@ -160,7 +160,7 @@ class SlowStarter:
     """The starter starts one attempt, and calls `meanwhile` before it returns it."""
 
     refuser = SimpleNamespace(reject_message=None)
-    lora_names: frozenset[str] = frozenset()
+    add_ons: frozenset[str] = frozenset()
     reads_weights = False
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:

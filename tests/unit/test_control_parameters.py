@@ -85,3 +85,9 @@ def test_a_net_that_no_worker_holds_is_refused_by_name() -> None:
 def test_a_wrong_setting_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=f"IMAGEFLEET_CONTROLNET: .*{sentence}"):
         WorkerSettings.load(controlnet=text)
+
+
+@pytest.mark.parametrize("name", ["guess_mode", "ip_adapter_image"])
+def test_what_is_not_offered_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name}=.*: is not a parameter of a job"):
+        JobRequest.parse({"prompt": "a", name: "x"})

@@ -92,7 +92,7 @@ def test_delayed_jobs_of_a_tenant_return_one_after_another() -> None:
 
 def test_the_returns_of_jobs_of_several_lanes_are_spread_together() -> None:
     starter = SimpleNamespace(
-        refuser=SimpleNamespace(reject_message=None), lora_names=(), reads_weights=True
+        refuser=SimpleNamespace(reject_message=None), add_ons=(), reads_weights=True
     )
     lane: Any = SimpleNamespace(claims=None, starter=starter)
     claims: Any = SimpleNamespace(holds=None)

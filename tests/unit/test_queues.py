@@ -3,7 +3,7 @@
 import pytest
 
 from imagefleet.shared.jobs.queues import (
-    list_for_loras,
+    list_for_add_ons,
     list_key,
     queue_of,
     queue_of_compile_key,
@@ -35,9 +35,9 @@ def test_jobs_whose_lora_a_worker_lacks_have_a_queue_that_names_them(
     tenant: str, priority: int
 ) -> None:
     plain = list_key(f"n.shapes.64x64{tenant}", priority)
-    moved = list_for_loras(plain, {"style", "a.b/c+d"})
+    moved = list_for_add_ons(plain, {"style", "a.b/c+d"})
     queue = f"n.shapes.64x64&a.b/c+d&style{tenant}"
     assert moved == list_key(queue, priority)
-    assert list_for_loras(moved, {"style"}) == list_key(f"n.shapes.64x64&style{tenant}", priority)
+    assert list_for_add_ons(moved, {"style"}) == list_key(f"n.shapes.64x64&style{tenant}", priority)
     assert queue_of_compile_key(queue) == "n.shapes.64x64"
     assert tenant_of(queue) == (tenant.removeprefix("@") or None)

@@ -28,14 +28,14 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.text.printable import printable
+from imagefleet.worker.bulk.add_on_queue import leave_to_holders
 from imagefleet.worker.bulk.ended_shard import EndedShard
 from imagefleet.worker.bulk.format_check import require_writable
 from imagefleet.worker.bulk.generate_rows import RowGenerator
 from imagefleet.worker.bulk.host_errors import as_host_error, is_of_store, may_pass
-from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.plan_check import (
     PlanReader,
-    holds_loras,
+    holds_add_ons,
     is_of_its_run,
     read_rows,
     require_model,
@@ -83,7 +83,7 @@ class _ShardMaker:
         self._attempt = context.claims.attempt(tag)
         self._holder = (message.run, message.shard, self._attempt, context.claims.worker)
         self._samples = context.backlog.claim_of(tag).images  # until the plan is read
-        self._missing_loras: Collection[str] = ()  # of the plan
+        self._missing_add_ons: Collection[str] = ()  # of the plan
         self._spooled_bytes = 0  # of the samples that the store is to take
         self._ended = EndedShard(
             self.name,
@@ -126,9 +126,9 @@ class _ShardMaker:
             info = self._context.engine.info
             require_model(plan, info)
             require_writable(self._context, plan.format)
-            if not holds_loras(plan, info):
-                self._missing_loras = plan.loras
-                raise LeaseLost(f"shard {self.name} is left to workers with its LoRA")
+            if not holds_add_ons(plan, info):
+                self._missing_add_ons = plan.add_ons
+                raise LeaseLost(f"shard {self.name} is left to workers with its add-ons")
             with Spool() as spool:
                 try:
                     failures = self._generate(plan, shard, spool)
@@ -162,8 +162,8 @@ class _ShardMaker:
         transition = runs.requeue(*self._holder, self._host_error)
         if transition.happened and transition.run_state is not State.RUNNING:
             claims.ack(self._tag)
-        elif self._missing_loras:
-            leave_to_holders(self._context, self._tag, self._missing_loras)
+        elif self._missing_add_ons:
+            leave_to_holders(self._context, self._tag, self._missing_add_ons)
         else:
             claims.requeue(self._tag)
 

@@ -71,17 +71,17 @@ def read_rows(plan: Plan, shard: ShardPlan, store: ObjectStore) -> list[ShardRow
         raise PlanDamaged(f"{store.url}{key} is missing") from None
 
 
-def holds_loras(plan: Plan, info: ModelInfo) -> bool:
-    """Return whether the worker has files for all LoRA of a plan."""
-    return plan.loras.keys() <= info.job_lora_digests.keys()
+def holds_add_ons(plan: Plan, info: ModelInfo) -> bool:
+    """Return whether the worker has all LoRA and ControlNets of a plan."""
+    return plan.add_ons <= info.add_ons
 
 
 def require_model(plan: Plan, info: ModelInfo) -> None:
     """Check that this worker's model can make a plan.
 
     Raises:
-        CheckpointError: the plan was made for another model or for other files of its LoRA, or it
-            needs prompts with weights, which this worker does not read.
+        CheckpointError: the plan was made for another model or for other files of its LoRA or
+            ControlNets, or it needs prompts with weights, which this worker does not read.
     """
     if plan.model_digest not in (None, info.digest):
         raise CheckpointError(
@@ -93,10 +93,13 @@ def require_model(plan: Plan, info: ModelInfo) -> None:
             "the plan has prompts with weights; this worker has IMAGEFLEET_PROMPT_CHUNKS=0; "
             "start workers with 1 or more"
         )
-    held = info.job_lora_digests
-    for name, planned in plan.loras.items():
-        if planned not in (None, held.get(name, planned)):
-            raise CheckpointError(
-                f"the plan was made for LoRA {name}={planned}; this worker has {held[name]}; "
-                "start workers with the file of the plan"
-            )
+    for kind, wanted, held in (
+        ("LoRA", plan.loras, info.job_lora_digests),
+        ("ControlNet", plan.controlnets, info.controlnets),
+    ):
+        for name, planned in wanted.items():
+            if planned not in (None, held.get(name, planned)):
+                raise CheckpointError(
+                    f"the plan was made for {kind} {name}={planned}; this worker has "
+                    f"{held[name]}; start workers with the file of the plan"
+                )

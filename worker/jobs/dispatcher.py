@@ -23,6 +23,7 @@ import redis
 
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.worker.devices.batching import BatchTimeout, first_suspect_delivery, next_batch
 from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
 from imagefleet.worker.devices.row_backlog import RowBacklog
@@ -230,7 +231,7 @@ class Dispatcher:
         return [each for each in self._groups if each.name in shapes] or self._groups
 
     def _queue_or_fetch(self, attempt: Attempt) -> None:
-        if attempt.request.image is None and attempt.request.latents is None:
+        if all(getattr(attempt.request, name) is None for name in INPUT_FIELDS):
             self._waiting.extend(slots_of(attempt))
         else:
             self._input_images.start_fetch(attempt)

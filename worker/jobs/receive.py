@@ -15,9 +15,10 @@ from imagefleet.shared.errors import (
     NewerMessage,
     TooManyDeliveries,
 )
+from imagefleet.shared.jobs.add_ons import chosen_add_ons
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
 from imagefleet.shared.jobs.message_arguments import request_fields
-from imagefleet.shared.jobs.queues import list_for_loras
+from imagefleet.shared.jobs.queues import list_for_add_ons
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.jobs.input_images import InputImages
@@ -49,7 +50,7 @@ class MessageReceiver:
         self._is_held = is_held
         self._refuser = starter.refuser
         self.reject: Final = self._refuser.reject_message
-        self._lora_names, self._reads_weights = starter.lora_names, starter.reads_weights
+        self._add_ons, self._reads_weights = starter.add_ons, starter.reads_weights
         self._input_images = input_images
         self._returns = returns
         self._max_deliveries = max_deliveries
@@ -86,7 +87,7 @@ class MessageReceiver:
                 return True
             request = _read_request(message, task)
             self._leave_weights_to_others(request, message)
-            if self._moved_for_lora(request, message):
+            if self._moved_to_holders(request, message):
                 return True
         except NewerMessage as error:
             record = self._refuser.record_key(message.headers["id"])
@@ -126,19 +127,19 @@ class MessageReceiver:
                 "give all workers of its model the same number"
             )
 
-    def _moved_for_lora(self, request: JobRequest | None, message: ClaimedMessage) -> bool:
-        """Move a job that needs LoRA which only other workers hold. Return whether it was.
+    def _moved_to_holders(self, request: JobRequest | None, message: ClaimedMessage) -> bool:
+        """Move a job that needs add-ons which only other workers hold. Return whether it was.
 
         Its producer saw an offer with them. Without a record it is not moved, because its producer
         was plain Celery; then `JobStarter` refuses it.
         """
         if request is None or not message.origin.recorded:
             return False
-        names = {name for name, _ in request.loras}
-        if names <= self._lora_names:
+        names = chosen_add_ons(request)
+        if names <= self._add_ons:
             return False
         claimed = message.claimed
-        self._claims.move(claimed.tag, list_for_loras(claimed.list_key, names))
+        self._claims.move(claimed.tag, list_for_add_ons(claimed.list_key, names))
         return True
 
     def _delay_without_permit(self, message: ClaimedMessage) -> bool:

@@ -69,8 +69,8 @@ class JobStarter:
         self._info = info
         offer = offer_of(info)
         self._offers = {offer.model: offer, DEFAULT_MODEL: offer}
-        self.lora_names: Final = frozenset(offer.loras)
-        """The LoRA that jobs may use in this worker."""
+        self.add_ons: Final = info.add_ons
+        """Those that jobs may use in this worker."""
         self.reads_weights: Final = offer.prompt_chunks > 0
         """Whether jobs may have `prompt_weighting` in this worker."""
         self._max_deliveries = max_deliveries

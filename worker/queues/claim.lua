@@ -9,7 +9,7 @@
 --        claim_number   used in the tags. The worker counts it: a failover may roll back what is in Redis.
 --        worker         name of the worker
 --        groups         queue -> compile key; also queues of tenants that the worker names itself
---        loras          names of the LoRA that the worker holds
+--        add_ons        names of the add-ons that the worker holds
 --        wanted_images  free slots of the batch
 --        max_messages   messages that may be claimed
 --        suspect_from   delivery from which on a message is suspect
@@ -51,18 +51,18 @@ local function weight_of(tenant)
   return weight > 0 and math.min(math.max(weight, MIN_WEIGHT), MAX_WEIGHT) or 1
 end
 for name, queue_group in pairs(request.groups) do add_candidate(name, queue_group, '', weight_of('')) end
-local held_loras = {}
-for _, lora in ipairs(request.loras) do held_loras[lora] = true end
-local function holds_loras_of(name)
-  for lora in string.gmatch(string.match(name, '^[^@]*'), '&([^&]*)') do
-    if not held_loras[lora] then return false end
+local held_add_ons = {}
+for _, name in ipairs(request.add_ons) do held_add_ons[name] = true end
+local function holds_add_ons_of(name)
+  for add_on in string.gmatch(string.match(name, '^[^@]*'), '&([^&]*)') do
+    if not held_add_ons[add_on] then return false end
   end
   return true
 end
 local function add_known_queue(name, urgent)
   local tenant, queue_group = tenant_of(name), request.groups[string.match(name, '^[^@&]*')]
   if tenant then tenants[tenant] = true end
-  if not queue_group or request.groups[name] or not holds_loras_of(name) then return false end
+  if not queue_group or request.groups[name] or not holds_add_ons_of(name) then return false end
   add_candidate(name, queue_group, tenant or '', weight_of(tenant or ''), urgent)
   return true
 end

@@ -50,5 +50,5 @@ class QueueGroup:
     queues: tuple[str, ...]
     bulk: bool = False
     """Whether the queues hold shards of datasets instead of jobs."""
-    loras: tuple[str, ...] = ()
-    """LoRA that this worker holds. It also serves the queues of jobs that need only these."""
+    add_ons: tuple[str, ...] = ()
+    """Those that this worker holds. It also serves the queues of jobs that need only these."""

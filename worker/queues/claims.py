@@ -114,7 +114,8 @@ class Claims:
         `Claimed.too_long`.
 
         Args:
-            groups: queues to claim from. The claim finds those of tenants and of LoRA beside them.
+            groups: queues to claim from. The claim finds those of tenants and of add-ons beside
+                them.
             wanted_images: free slots of the batch, at least 1.
             max_messages: messages that may be claimed.
             ignored_tags: claims that this worker may hold beside a suspect.
@@ -130,7 +131,7 @@ class Claims:
             return []
         request = {
             "groups": {queue: group.name for group in groups for queue in group.queues},
-            "loras": sorted({name for group in groups for name in group.loras}),
+            "add_ons": sorted({name for group in groups for name in group.add_ons}),
             "wanted_images": wanted_images,
             "max_messages": max_messages,
             "suspect_from": suspect_from,

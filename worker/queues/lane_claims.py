@@ -233,6 +233,6 @@ class LaneClaims:
 
 
 def _base_queue(list_key: str) -> str:
-    """Return the queue of a list behind its namespace, without priority, tenant and LoRA."""
+    """Return the queue of a list behind its namespace, without priority, tenant and add-ons."""
     queue = queue_of_compile_key(queue_of_list(list_key))
     return queue[queue.index(".") :]

@@ -31,7 +31,7 @@ def queue_groups(
         name = jobs.get(plain) or shards.get(plain) or queue
         grouped.setdefault((name, plain in shards), []).append(queue)
     return [
-        QueueGroup(name=name, queues=tuple(members), bulk=bulk, loras=tuple(info.job_lora_digests))
+        QueueGroup(name=name, queues=tuple(members), bulk=bulk, add_ons=tuple(info.add_ons))
         for (name, bulk), members in grouped.items()
     ]
 

@@ -25,7 +25,7 @@ async def list_models(request: Request, caller: AnyCaller) -> dict[str, Any]:
 
 @router.get("/{name:path}", responses=MODEL_ANSWERS)
 async def get_model(request: Request, caller: AnyCaller, name: str) -> dict[str, Any]:
-    """Describe one model: its shapes, schedulers, LoRA and limits."""
+    """Describe one model: its shapes, schedulers, LoRA, ControlNets and limits."""
     models = await offered_models(gateway_of(request))
     if name not in models:
         raise unknown("model", name)
@@ -43,6 +43,7 @@ def _shown(name: str, offer: Offer) -> dict[str, Any]:
         "sizes": [f"{width}x{height}" for height, width in offer.shapes],
         "schedulers": list(offer.schedulers),
         "loras": sorted(offer.loras),
+        "controlnets": sorted(offer.controlnets),
         "scheduler": offer.scheduler,
         "num_inference_steps": offer.num_inference_steps,
         "max_num_inference_steps": offer.max_num_inference_steps,

@@ -19,6 +19,7 @@ _MODEL: Final = {
         "sizes": {**_TEXTS, "description": "WIDTHxHEIGHT in pixels."},
         "schedulers": _TEXTS,
         "loras": _TEXTS,
+        "controlnets": _TEXTS,
         "scheduler": {"type": ["string", "null"], "description": "The default."},
         "num_inference_steps": {"type": ["integer", "null"], "description": "The default."},
         "max_num_inference_steps": {"type": ["integer", "null"]},

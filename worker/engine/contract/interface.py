@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from imagefleet.shared.jobs.add_ons import add_ons
 from imagefleet.worker.engine.contract.control_image import ControlImage
 from imagefleet.worker.engine.contract.device_memory import DeviceMemory
 from imagefleet.worker.engine.contract.image_use import ImageUse
@@ -95,14 +96,12 @@ class ModelInfo:
 
     name: str
     source: str | None = None
-    """It is the Hub id and the commit that was loaded, `org/name@commit`. None means that the model
-    is not from the Hub."""
+    """It is the Hub's id and commit, `org/name@commit`. None: the model is not from the Hub."""
     digest: str
     """It is `sha256:…` over the files of the checkpoint that were read, the merged LoRA with their
     scales, and the textual inversions."""
     model_license: str | None = None
-    """It is the licence of the checkpoint, as its card or the worker's settings say it. None means
-    that neither does."""
+    """It is the licence, as the card or the worker's settings say it. None: neither does."""
     loras: tuple[AppliedLora, ...] = ()
     """These LoRA were merged into the weights."""
     textual_inversions: tuple[LoadedInversion, ...] = ()
@@ -121,8 +120,7 @@ class ModelInfo:
     """A job whose `guidance_scale` is at most this one has no guidance."""
     max_num_inference_steps: int
     max_clip_skip: int = 0
-    """A job may skip at most this many layers of the text encoders. 0 means that diffusers'
-    pipeline skips none."""
+    """A job may skip at most this many layers of the text encoders. 0: diffusers skips none."""
     rescales_guidance: bool = False
     """Whether jobs may have `guidance_rescale`. It is False if diffusers' pipeline has none."""
     limits_guidance: bool = False
@@ -138,6 +136,11 @@ class ModelInfo:
     `denoising_start` for this model."""
     versions: dict[str, str] = field(default_factory=dict)
     """It has the versions of the libraries that an image depends on (jax, jaxlib, flax)."""
+
+    @property
+    def add_ons(self) -> frozenset[str]:
+        """Return the names of the LoRA and ControlNets that jobs may use, as queues have them."""
+        return add_ons(self.job_lora_digests, self.controlnets)
 
     @property
     def job_lora_digests(self) -> dict[str, str]:
