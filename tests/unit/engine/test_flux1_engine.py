@@ -164,21 +164,27 @@ def test_merged_weights_are_those_that_the_lora_of_a_job_stand_for(folder: Path,
     FLUX1.check_merged_loras(folder, folder.parent, case)
 
 
-def test_schnell_reads_a_lora_of_dev_without_the_layers_that_it_lacks(
-    folder: Path, tmp_path: Path
-) -> None:
-    """diffusers leaves them out, too: `make parity-fuzz FUZZ="--cases f9018"` compares an image."""
+def test_schnell_and_fill_read_a_lora_of_dev(folder: Path, tmp_path: Path) -> None:
+    """As in diffusers, schnell leaves out the layers that it lacks, and the further channels of
+    Fill's input are not changed: `make parity-fuzz FUZZ="--cases f9018,f9149"` compares images."""
     read = []
-    for name, has_guidance in (("dev", True), ("schnell", False)):
-        write_configs(tmp_path / name, Variant(transformer={"guidance_embeds": has_guidance}))
+    schnell = Variant(transformer={"guidance_embeds": False})
+    for name, variant in (("dev", Variant()), ("schnell", schnell), ("fill", FILL)):
+        write_configs(tmp_path / name, variant)
         model = read_configs(CheckpointFiles(tmp_path / name))
         networks = model.networks()
         shapes = {each: stored_shapes(networks[each]) for each in model.lora_names.networks}
         options = FLUX1.lora_options(folder.parent, {"diffusers": 1.0})
         read.append(read_loras(options, shapes, model.lora_names)[TRANSFORMER])
-    dev, schnell = read
-    assert dev.keys() - schnell.keys() == {"time_text_embed.guidance_embedder.linear_2.weight"}
-    assert schnell.keys() < dev.keys()
+    of_dev, of_schnell, of_fill = read
+    embedder = "time_text_embed.guidance_embedder.linear_2.weight"
+    assert of_dev.keys() - of_schnell.keys() == {embedder}
+    assert of_schnell.keys() < of_dev.keys() == of_fill.keys()
+    [dev], [fill] = of_dev["x_embedder.weight"], of_fill["x_embedder.weight"]
+    channels = dev.down.shape[1]
+    np.testing.assert_array_equal(fill.down[:, :channels], dev.down)
+    assert not fill.down[:, channels:].any()
+    assert fill.down.shape[1] == FILL.transformer["in_channels"]
 
 
 @pytest.mark.parametrize(

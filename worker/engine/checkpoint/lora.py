@@ -204,6 +204,8 @@ class _LoraFile:
             raise CheckpointError(f"{self._path}: {network} {key} has one of its two factors only")
         down, up = self._read(parts["down"]), self._read(parts["up"])
         rank = down.shape[0] if down.ndim else 0
+        if key in self._names.widened and down.ndim == 2 and down.shape[1] < shape[1]:
+            down = np.pad(down, ((0, 0), (0, shape[1] - down.shape[1])))
         rows, total = self._rows[place]
         is_whole = up.ndim > 0 and len(up) == total
         if is_whole:

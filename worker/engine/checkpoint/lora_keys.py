@@ -17,6 +17,11 @@ class LoraNames(Protocol):
     def networks(self) -> Sequence[str]:
         """Return the networks to which a LoRA may be added."""
 
+    @property
+    def widened(self) -> Sequence[str]:
+        """Return the keys of weights that have more inputs in some models of the family. There, a
+        LoRA of the others changes the first inputs."""
+
     def by_name(self, network: str, keys: Sequence[str]) -> dict[str, str]:
         """Return the key of a network's weight by each name that a file may have for its layer."""
 

@@ -61,6 +61,8 @@ class Flux1LoraNames:
     """It has the names of layers in LoRA files. See `checkpoint.lora_keys.LoraNames`."""
 
     networks: Sequence[str] = (TRANSFORMER, CLIP)
+    widened: Sequence[str] = ("x_embedder.weight",)
+    """Fill gets more channels than dev. diffusers widens a LoRA with zeros."""
 
     def by_name(self, network: str, keys: Sequence[str]) -> dict[str, str]:
         """Return the key of a network's weight by each name that a file may have for its layer."""

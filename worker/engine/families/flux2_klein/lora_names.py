@@ -54,6 +54,7 @@ class Flux2KleinLoraNames:
     """It has the names of layers in LoRA files. See `checkpoint.lora_keys.LoraNames`."""
 
     networks: Sequence[str] = (TRANSFORMER,)
+    widened: Sequence[str] = ()
 
     def by_name(self, network: str, keys: Sequence[str]) -> dict[str, str]:
         """Return the key of a network's weight by each name that a file may have for its layer."""

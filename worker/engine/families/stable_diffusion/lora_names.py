@@ -23,6 +23,7 @@ class StableDiffusionLoraNames:
     """It has the names of layers in LoRA files. See `checkpoint.lora_keys.LoraNames`."""
 
     networks = tuple(_KOHYA_PREFIXES)
+    widened: Sequence[str] = ()
 
     def by_name(self, network: str, keys: Sequence[str]) -> dict[str, str]:
         """Return the key of a network's weight by each name that a file may have for its layer."""
