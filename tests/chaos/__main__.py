@@ -50,7 +50,7 @@ from tests.chaos.suite import ChaosConfig, run
     "--pace",
     default=ChaosConfig.pace,
     show_default=True,
-    help="How many times as long the pauses between faults are, for workers that start slowly.",
+    help="How many times as long the pauses between faults of workers are, if these start slowly.",
 )
 @click.option("--cluster", is_flag=True, help="Use three masters with a replica each.")
 @click.option(

@@ -54,17 +54,16 @@ class FaultInjector:
     ) -> None:
         """
         Args:
-            pace: How many times as long the pauses between faults are.
+            pace: How many times as long the pauses between faults of workers are.
         """
         self._fleet, self._lease_s = fleet, lease_s
         self._others = [each.part for each in others]
         self._rng = random.Random(seed)
-        self._pace = pace
         self.counts: Counter[str] = Counter()
         self._faults: list[tuple[float, Callable[[], None]]] = [
-            (KILL_EVERY_S, self._kill),
-            (_FREEZE_EVERY_S, self._freeze),
-            (_TERMINATE_EVERY_S, self._terminate),
+            (pace * KILL_EVERY_S, self._kill),
+            (pace * _FREEZE_EVERY_S, self._freeze),
+            (pace * _TERMINATE_EVERY_S, self._terminate),
             *((every_s, partial(self._harm, fault)) for fault, every_s in server.faults.items()),
             *((each.every_s, partial(self._kill_other, each)) for each in others),
         ]
@@ -85,7 +84,7 @@ class FaultInjector:
             time.sleep(_TICK_S)
 
     def _pause(self, every_s: float) -> float:
-        return self._pace * every_s * self._rng.uniform(0.5, 1.5)
+        return every_s * self._rng.uniform(0.5, 1.5)
 
     def _harm(self, fault: Fault) -> None:
         self.counts[fault(self._rng, self._fleet)] += 1

@@ -93,7 +93,8 @@ class ChaosConfig:
     model: str = "fake:seconds=0.05,capacity=8,streams=4"
     """A real model has no prompts that fail or kill, and an image may be a level off."""
     pace: float = 1.0
-    """How many times as long the pauses between faults are. A real worker starts in seconds."""
+    """How many times as long the pauses between faults of workers are, and the wait for progress. A
+    real worker starts in seconds."""
     batching: str = "static"
     cluster: bool = False
     """Whether the fleet uses a cluster. Then it has no producer with Celery."""
@@ -243,7 +244,7 @@ def finish_undisturbed(
     """Wait until the producers, all jobs and the dataset have ended. No more workers are killed,
     but storage still fails one put in ten."""
     left, changed_at, callbacks_due_at = -1, time.monotonic(), -_CALLBACKS_DUE_EVERY_S
-    while time.monotonic() < changed_at + config.stall_timeout_s:
+    while time.monotonic() < changed_at + config.pace * config.stall_timeout_s:
         fleet.refill()
         dataset.refill()
         watcher.poll()
