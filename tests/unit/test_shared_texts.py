@@ -1,5 +1,7 @@
 """Hosts share encoded texts; a store that is damaged, broken or hangs costs them a deadline."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from threading import Event
 from typing import Final
@@ -112,6 +114,23 @@ def test_no_error_leaves_the_store(error: Exception, caplog: pytest.LogCaptureFi
     until(lambda: _faults("write") > before[1] or None)
     assert _faults("read") == before[0] + 1
     assert str(error) in caplog.text
+
+
+def test_a_process_ends_while_its_store_hangs() -> None:
+    program = """
+from threading import Event
+from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.startup.shared_texts import SharedTexts
+class Hanging(MemoryStore):
+    def get(self, key, max_bytes=None):
+        Event().wait()
+    def put(self, key, data, content_type):
+        Event().wait()
+texts = SharedTexts(Hanging(), deadline_s=0.01)
+texts.put("a", b"")
+texts.get(["a"], 0)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
 
 
 def test_a_store_that_takes_long_gets_a_bounded_number_of_texts() -> None:

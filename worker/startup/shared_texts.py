@@ -8,9 +8,11 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from threading import BoundedSemaphore
-from typing import Final
+from concurrent.futures import Future, wait
+from functools import partial
+from queue import SimpleQueue
+from threading import BoundedSemaphore, Thread
+from typing import Any, Final
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage import ObjectStore
@@ -54,14 +56,14 @@ class SharedTexts:
         self._pause_s: Final = pause_s
         self._clock: Final = clock
         self._paused_until = -float("inf")
-        self._readers: Final = ThreadPoolExecutor(_READERS, "read-texts")
-        self._writers: Final = ThreadPoolExecutor(_WRITERS, "write-texts")
+        self._readers: Final = _Threads(_READERS, "read-texts")
+        self._writers: Final = _Threads(_WRITERS, "write-texts")
         self._free_writes: Final = BoundedSemaphore(_MAX_WRITES)
 
     def get(self, names: Sequence[str], size: int) -> Mapping[str, bytes]:
         if self._paused:
             return {}
-        reads = {self._readers.submit(self._read, name, size): name for name in names}
+        reads = {self._readers.submit(partial(self._read, name, size)): name for name in names}
         done, late = wait(reads, self._deadline_s)
         if late:
             for read in late:
@@ -75,7 +77,7 @@ class SharedTexts:
         if self._paused or not self._free_writes.acquire(blocking=False):
             metrics.TEXT_STORE_FAULTS.labels("busy").inc()
             return
-        self._writers.submit(self._write, name, content)
+        self._writers.submit(partial(self._write, name, content))
 
     @property
     def _paused(self) -> bool:
@@ -117,6 +119,27 @@ class SharedTexts:
             self._pause("write", 1, error)
         finally:
             self._free_writes.release()
+
+
+class _Threads:
+    """They make calls that raise nothing, and end with the process, even if the store hangs: those
+    of an executor would keep it from ending."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._calls: Final[SimpleQueue[tuple[Future[Any], Callable[[], Any]]]] = SimpleQueue()
+        for _ in range(count):
+            Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, act: Callable[[], Any]) -> Future[Any]:
+        called: Future[Any] = Future()
+        self._calls.put((called, act))
+        return called
+
+    def _run(self) -> None:
+        while True:
+            called, act = self._calls.get()
+            if called.set_running_or_notify_cancel():
+                called.set_result(act())
 
 
 def _digest(name: str, content: bytes) -> bytes:
