@@ -538,6 +538,9 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
         ),
     ],
     "integration/test_flux1_worker.py": [Long("test_flux1_engine.py runs it", [EVERY])],
+    "integration/test_stable_diffusion_3_worker.py": [
+        Long("test_stable_diffusion_3_engine.py runs it", [EVERY]),
+    ],
     "integration/test_flux2_klein_worker.py": [
         Long("test_flux2_klein_engine.py runs it", [EVERY]),
     ],

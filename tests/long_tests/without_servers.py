@@ -318,6 +318,13 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             in_ci=False,
         ),
     ],
+    "unit/engine/test_stable_diffusion_3_jobs.py": [
+        Long(
+            "test_stable_diffusion_3_engine.py has a stream, test_job_loras.py bit-equal jobs",
+            [EVERY],
+            in_ci=False,
+        ),
+    ],
     "unit/engine/test_stable_diffusion_3_single_file.py": [
         Long(
             "test_a_file_with_all_parts_makes_the_image_of_diffusers has another file",

@@ -21,13 +21,22 @@ from imagefleet.worker.engine.placement import memory_check
 from imagefleet.worker.engine.placement.memory_check import MemoryNeed, require_memory
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.runtime.host_text_encoder import HostTextEncoder
-from tests.unit.engine.flow_family import FLUX1, FLUX2_KLEIN, SLOTS, Z_IMAGE, FlowFamily
+from tests.unit.engine.flow_family import (
+    FLUX1,
+    FLUX2_KLEIN,
+    SLOTS,
+    STABLE_DIFFUSION_3,
+    Z_IMAGE,
+    FlowFamily,
+)
 from tests.unit.engine.flow_parity import ENCODE_TEXT
 from tests.unit.engine.parity import FLOAT32_ON_CPU, FOLDER, worst
 from tests.unit.engine.stream_runs import run_stream
 
 FAMILIES: Final = pytest.mark.parametrize(
-    "family", [FLUX2_KLEIN, Z_IMAGE, FLUX1], ids=lambda family: family.title
+    "family",
+    [FLUX2_KLEIN, Z_IMAGE, FLUX1, STABLE_DIFFUSION_3],
+    ids=lambda family: family.title,
 )
 ON_HOST: Final = ModelOptions(host_text_encoder=True, text_cache_bytes=1_000_000)
 

@@ -29,14 +29,21 @@ from imagefleet.worker.engine.networks.int8_layers import Int8Linear
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.engine.placement.mesh import Placement
 from imagefleet.worker.engine.schedulers.registry import step_table
-from tests.unit.engine.flow_family import FLUX1, FLUX2_KLEIN, SLOTS, Z_IMAGE, FlowFamily
+from tests.unit.engine.flow_family import (
+    FLUX1,
+    FLUX2_KLEIN,
+    SLOTS,
+    STABLE_DIFFUSION_3,
+    Z_IMAGE,
+    FlowFamily,
+)
 from tests.unit.engine.flow_parity import FlowOracle
 from tests.unit.engine.parity import FLOAT32_ON_CPU, FOLDER, worst
 from tests.unit.engine.stream_runs import run_stream
 
 DTYPES: Final = pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 FAMILIES: Final = pytest.mark.parametrize(
-    "family", [FLUX2_KLEIN, Z_IMAGE], ids=lambda family: family.title
+    "family", [FLUX2_KLEIN, Z_IMAGE, STABLE_DIFFUSION_3], ids=lambda family: family.title
 )
 OPTIONS: Final = ModelOptions(int8_weights=True)
 LEVELS: Final = (6.0, 64)
@@ -82,7 +89,11 @@ def test_a_layer_computes_with_the_rounded_matrix_in_the_dtype_of_its_input(dtyp
     assert worst(result, expected) < (1e-6 if dtype == np.float32 else 1e-2)
 
 
-@pytest.mark.parametrize("family", [FLUX2_KLEIN, Z_IMAGE, FLUX1], ids=lambda family: family.title)
+@pytest.mark.parametrize(
+    "family",
+    [FLUX2_KLEIN, Z_IMAGE, FLUX1, STABLE_DIFFUSION_3],
+    ids=lambda family: family.title,
+)
 def test_devices_hold_what_the_memory_check_counts_split_or_whole(
     family: FlowFamily, tmp_path: Path
 ) -> None:
