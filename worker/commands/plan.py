@@ -43,8 +43,8 @@ def plan(topology: str, as_json: bool, **flags: Any) -> None:
 
     Neither a TPU nor weights are needed: only the configs of the model are read, and downloaded if
     it is a Hub id. Memory is computed as by the worker before it loads a model. Times are
-    estimates in bfloat16, and only for whole copies: of Stable Diffusion and FLUX.2 klein on v5e,
-    of FLUX.2 klein and FLUX.1 on v6e. docs/tpu.md explains both.
+    estimates in bfloat16, and only for whole copies: of Stable Diffusion, FLUX.2 klein and Z-Image
+    on v5e, of FLUX.1, FLUX.2 klein and Z-Image on v6e. docs/tpu.md explains both.
 
     \b
     Exit codes:

@@ -27,7 +27,7 @@ from imagefleet.worker.engine.networks.vae import Vae
 
 _PEAK_SHARES: Final[Mapping[str, PeakShares]] = {
     "v6e": PeakShares(
-        step_of_teraflop=0.395, step_growth=0.0, step_flops=(65e12, 75e12), decode=0.35
+        step_of_teraflop=0.516, step_growth=0.0, step_flops=(65e12, 75e12), decode=0.35
     )
 }
 """They follow from the compiler's estimates for the blocks of schnell, one image of 1024x1024, and

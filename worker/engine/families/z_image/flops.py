@@ -4,6 +4,7 @@ Input: configs and a shape. Output: the FLOPs of each stage. Nothing is compiled
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,18 @@ from imagefleet.worker.engine.networks.matmul_flops import (
     matmul_flops,
     network_flops,
 )
+from imagefleet.worker.engine.networks.peak_shares import PeakShares
 from imagefleet.worker.engine.networks.vae import Vae
+
+_PEAK_SHARES: Final[Mapping[str, PeakShares]] = {
+    name: PeakShares(
+        step_of_teraflop=step, step_growth=0.0, step_flops=(110e12, 130e12), decode=decode
+    )
+    for name, step, decode in (("v5e", 0.76, 0.76), ("v6e", 0.58, 0.35))
+}
+"""They follow from the compiler's estimates for the blocks of one image of 1024x1024 without
+guidance, of which a step with guidance has two, and for the decoder of Stable Diffusion XL, which
+has the same layers."""
 
 
 def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Shape) -> ImageFlops:
@@ -44,4 +56,5 @@ def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Sha
         text=network_flops(networks[TEXT_ENCODER], tokens) + matmul_flops(*refine),
         step=network_flops(networks[TRANSFORMER], latents, times, text),
         decode=matmul_flops(*call_of(networks[VAE], Vae.decode, abstract_array(1, *size))),
+        peak_shares=_PEAK_SHARES,
     )
