@@ -91,6 +91,19 @@ def _require_offers(engine: DiffusionEngine) -> None:
     assert set(info.schedulers) == {"euler", "heun", "dpmsolver++", "unipc", "lcm"}
 
 
+def test_an_image_without_true_cfg_scale_encodes_one_text(engine: DiffusionEngine) -> None:
+    """Its second text is its prompt again, of which the cache of texts has the states."""
+    guided = _guided_specs()["guided"]
+    inputs = engine._input_builder.inputs(
+        [replace(guided, true_cfg_scale=1.0), guided], FLUX1.shape
+    )
+    for tokens in inputs.tokens:
+        plain, both = tokens[:, :, 0]
+        assert (plain[0] == plain[1]).all()
+        assert (both[0] != both[1]).any()
+    assert inputs.true_guidance.tolist() == [1.0, guided.true_cfg_scale]
+
+
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
