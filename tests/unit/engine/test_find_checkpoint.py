@@ -9,9 +9,12 @@ import pytest
 from imagefleet.producer.demo.local_http import LocalServer
 from imagefleet.shared.errors import CheckpointError, CheckpointUnavailable
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.families.registry import read_configs
 from imagefleet.worker.engine.families.stable_diffusion.configs import Configs
 from imagefleet.worker.engine.loading.find_checkpoint import ModelIdentity, find_checkpoint
+from imagefleet.worker.engine.options.model_options import ModelOptions
 from tests.support import model_hub
+from tests.unit.engine.flow_family import STABLE_DIFFUSION_3
 
 MODEL = "someone/something"
 PINNED = ModelIdentity(name=MODEL, source=f"{MODEL}@{model_hub.COMMIT}")
@@ -155,3 +158,17 @@ def test_configs_are_downloaded_without_weights(checkpoint: Path, tmp_path: Path
     assert downloaded
     assert not [name for name in downloaded if name.endswith(".safetensors")]
     Configs.read(CheckpointFiles(folder))
+
+
+def test_a_third_text_encoder_is_downloaded_with_its_tokenizer_unless_it_is_left_out(
+    tmp_path: Path,
+) -> None:
+    checkpoint = STABLE_DIFFUSION_3.write(tmp_path / "model")
+    weights = "text_encoder_3/model.safetensors"
+    with model_hub.serve_repository(MODEL, checkpoint, tmp_path / "cache") as downloaded:
+        find_checkpoint(MODEL, left_out=ModelOptions(text_encoder_3=False).left_out)
+        assert weights not in downloaded
+        folder = find_checkpoint(MODEL)
+    assert weights in downloaded
+    files = CheckpointFiles(folder)
+    assert read_configs(files).load_tokenizer(files).lengths == (256, 77, 77)
