@@ -136,20 +136,27 @@ def _compile_layer(spec: AttentionSpec, packing: HeadPacking | None, placement: 
 def wide_heads(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield attention layers with a mask and heads of 128, by the number of tokens: of Z-Image at
     1024x1024, and of a text and an image whose tokens fill no whole block. The last is in float32,
-    too."""
+    too. Then one with heads of 64, of Stable Diffusion 3."""
     placement = placement_of(host)
-    for length, dtype in ((4608, BFLOAT16), (4128 + 32, BFLOAT16), (4128 + 32, np.float32)):
+    for length, width, dtype in (
+        (4608, 128, BFLOAT16),
+        (4128 + 32, 128, BFLOAT16),
+        (4128 + 32, 128, np.float32),
+        (4429, 64, BFLOAT16),
+    ):
         name = f"{length} in {np.dtype(dtype).name}"
-        yield name, partial(_compile_wide_heads, length, np.dtype(dtype), placement)
+        yield name, partial(_compile_wide_heads, length, width, np.dtype(dtype), placement)
 
 
-def _compile_wide_heads(length: int, dtype: np.dtype[Any], placement: Placement) -> None:
+def _compile_wide_heads(
+    length: int, width: int, dtype: np.dtype[Any], placement: Placement
+) -> None:
     """Compile a layer for one sequence on each device.
 
     Raises:
         AssertionError: The program does not have the kernel.
     """
-    shape = (placement.mesh.size, length, 2 * 128)
+    shape = (placement.mesh.size, length, 2 * width)
     x = jax.ShapeDtypeStruct(shape, dtype, sharding=placement.by_slot)
     mask = jax.ShapeDtypeStruct(shape[:2], jnp.bool_, sharding=placement.by_slot)
     with jax.set_mesh(placement.mesh):
