@@ -14,7 +14,7 @@ from tools.tpu.models import write_flow_configs
     ("model", "host", "devices_a_copy", "gigabytes", "milliseconds"),
     [
         ("flux2_klein_4b", "v5e-8", 1, 14.1, 213),
-        ("flux2_klein_4b", "v6e-8", 1, 14.1, 83),
+        ("flux2_klein_4b", "v6e-8", 1, 14.1, 72),
         ("flux2_klein_9b", "v5e-8", 4, 30.0, None),
         ("flux2_klein_9b", "v6e-8", 1, 30.0, None),
         ("z_image", "v5e-8", 2, 20.3, 2 * 416),

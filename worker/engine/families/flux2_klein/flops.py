@@ -32,7 +32,7 @@ _PEAK_SHARES: Final[Mapping[str, PeakShares]] = {
     name: PeakShares(
         step_of_teraflop=step, step_growth=0.0, step_flops=(34e12, 36e12), decode=decode
     )
-    for name, step, decode in (("v5e", 0.83, 0.76), ("v6e", 0.458, 0.35))
+    for name, step, decode in (("v5e", 0.83, 0.76), ("v6e", 0.53, 0.35))
 }
 """They follow from the compiler's estimates for the blocks of FLUX.2 klein 4B, one image of
 1024x1024, and for the decoder of Stable Diffusion XL, which has the same layers."""
