@@ -53,7 +53,7 @@ def test_a_worker_with_streams_compiles_nothing_that_was_compiled_ahead(
     assert len([line for line in printed if ": compiled in" in line]) == 7
 
     worker = start(**_as_variables(flags), IMAGEFLEET_CACHE_DIR=str(tmp_path / "worker"))
-    worker.await_log("ready after", timeout_s=300)
+    worker.await_log("ready after")
     assert "0 programs compiled, 14 loaded" in worker.output()
 
 
@@ -66,13 +66,13 @@ def test_a_worker_compiles_nothing_that_was_compiled_ahead(
 
     settings = _as_variables(flags)
     first = start(**settings, IMAGEFLEET_CACHE_DIR=str(tmp_path / "first"))
-    first.await_log("ready after", timeout_s=300)
+    first.await_log("ready after")
     assert "0 programs compiled, 6 loaded" in first.output()
 
     [preview] = (tmp_path / "programs").rglob("preview-*")
     preview.write_bytes(preview.read_bytes()[:-1])
     second = start(**settings, IMAGEFLEET_CACHE_DIR=str(tmp_path / "second"))
-    second.await_log("ready after", timeout_s=300)
+    second.await_log("ready after")
     assert "1 program compiled, 5 loaded" in second.output()
     assert second.output().count("damaged or not signed with our secret") == 1
     # The worker names what its executables are for in the words of the command.

@@ -70,7 +70,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             "XLA_FLAGS": "",
         }
         worker = Worker(folder, environment)
-        worker.await_log("ready after", timeout_s=400)
+        worker.await_log("ready after")
         assert "8 images per batch" in worker.output()
         yield Fleet(client=Client(server.url), store=open_store(s3.url("run")), receiver=receiver)
         assert worker.terminate() == 0

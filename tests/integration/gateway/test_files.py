@@ -14,7 +14,7 @@ from replicate.client import Client as ReplicateClient
 from imagefleet import Client
 from imagefleet.producer.gateway.access.api_key import Scope
 from imagefleet.producer.gateway.access.keys import ApiKeys
-from tests.support.gateway import GatewayProcess, start_gateway
+from tests.support.gateway import GatewayFleet, GatewayProcess, start_gateway
 from tests.support.processes import StartWorker, Worker
 
 _SCOPES = (Scope.SUBMIT, Scope.READ)
@@ -127,10 +127,10 @@ def test_the_file_of_another_tenant_is_as_unknown_as_one_that_never_was(
     ],
 )
 def test_a_wrong_field_of_an_upload_is_named(
-    gateway: GatewayProcess, form: dict[str, str], files: dict[str, Any], field: str
+    fleet: GatewayFleet, form: dict[str, str], files: dict[str, Any], field: str
 ) -> None:
     forced = files or {"other": ("a", b"a")}
-    answer = httpx.post(f"{gateway.url}/v1/files", data=form, files=forced)
+    answer = httpx.post(f"{fleet.open_url}/v1/files", data=form, files=forced)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
 
 

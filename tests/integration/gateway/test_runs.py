@@ -16,7 +16,7 @@ from PIL import Image
 from imagefleet import Client
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.batches import URL, client_of, end_of, line, lines_of, make_key, order
-from tests.support.gateway import GatewayProcess, start_gateway
+from tests.support.gateway import GatewayFleet, GatewayProcess, start_gateway
 from tests.support.processes import StartWorker, Worker, until
 
 
@@ -103,9 +103,9 @@ def test_a_run_is_made_of_a_file_and_can_be_cancelled(http: httpx.Client) -> Non
     ],
 )
 def test_a_wrong_option_of_a_run_is_named(
-    http: httpx.Client, fields: dict[str, Any], field: str
+    fleet: GatewayFleet, fields: dict[str, Any], field: str
 ) -> None:
-    answer = http.post("/runs", json=fields)
+    answer = httpx.post(f"{fleet.open_url}/v1/runs", json=fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
 
 
