@@ -14,6 +14,7 @@ from imagefleet.shared.jobs.parameter import Parameter
 from imagefleet.shared.jobs.parameter_types import Fraction, ImageAddress
 
 MAX_CONTROL_SCALE: Final = 10.0
+_NO_DEFAULT_WITH_IMAGE: Final = ("strength", "controlnet_conditioning_scale")
 
 Net = Annotated[
     QueueSafeName | None,
@@ -87,6 +88,12 @@ class ControlRequest(Protocol):
     @property
     def image(self) -> str | None: ...
     @property
+    def mask_image(self) -> str | None: ...
+    @property
+    def strength(self) -> float | None: ...
+    @property
+    def controlnet_conditioning_scale(self) -> float | None: ...
+    @property
     def latents(self) -> str | None: ...
 
 
@@ -94,10 +101,13 @@ def check_control(request: ControlRequest) -> None:
     """Raise InvalidRequest if the parameters contradict each other."""
     if request.controlnet is None:
         return
-    for other in ("image", "latents"):
+    for other in ("latents", "mask_image"):
         if getattr(request, other) is not None:
-            limit = f"cannot be used with {other}; a ControlNet steers images that begin with noise"
-            raise InvalidRequest("control_image", request.control_image, limit)
+            raise InvalidRequest(other, getattr(request, other), "cannot be used with controlnet")
+    for name in _NO_DEFAULT_WITH_IMAGE if request.image is not None else ():
+        if getattr(request, name) is None:
+            limit = "is missing; a job with controlnet and image must have it, because the defaults"
+            raise InvalidRequest(name, None, f"{limit} of diffusers' pipelines differ")
     start, end = request.control_guidance_start or 0.0, request.control_guidance_end
     end = 1.0 if end is None else end
     if start >= end:

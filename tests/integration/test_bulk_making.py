@@ -110,7 +110,7 @@ def host(
             destinations=ANY_FOLDER,
             store_probe=StoreProbe(backlog),
             read_workers=list,
-            fetch_image=lambda request, shape: None,
+            fetch_image=lambda request, shape: (),
             image_fetchers=fetchers,
         )
         group = QueueGroup(name="x", queues=queues, bulk=True)

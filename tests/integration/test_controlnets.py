@@ -76,6 +76,15 @@ def test_a_bad_control_image_ends_its_own_job_and_no_worker(
             )
             for name in [*files, "/missing"]
         }
+        jobs["/init"] = producer.submit(
+            "a",
+            seed=1,
+            controlnet="canny",
+            control_image=f"{server.url}/good",
+            controlnet_conditioning_scale=0.5,
+            image=f"{server.url}/good",
+            strength=0.5,
+        )
         inside = producer.submit(
             "a", controlnet="canny", control_image="http://169.254.169.254/secret"
         )
@@ -87,6 +96,7 @@ def test_a_bad_control_image_ends_its_own_job_and_no_worker(
         assert failed.value.failure_code == "invalid_input", name
     with pytest.raises(JobFailed, match=r"control_image.*169\.254"):
         inside.result()
-    for name in ("/good", "/animated"):  # the first picture of an animation, as PIL opens it
+    # Of an animation the first picture counts.
+    for name in ("/good", "/init", "/animated"):
         assert jobs[name].result().images
     assert worker.terminate() == 0

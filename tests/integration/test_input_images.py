@@ -86,7 +86,8 @@ def fetch(store: ObjectStore) -> Callable[..., InitImage]:
     def fetched(timeout_s: float = 60.0, **parameters: Any) -> InitImage:
         # A request of release 0.1.0 may name any text as its image.
         request = JobRequest.parse({"prompt": "a", "seed": 1} | parameters, stored=True)
-        init_image = InputImages(store, ALLOW_LOCALHOST, timeout_s=timeout_s).fetch(request, SHAPE)
+        input_images = InputImages(store, ALLOW_LOCALHOST, timeout_s=timeout_s)
+        (init_image,) = input_images.fetch(request, SHAPE)
         assert isinstance(init_image, InitImage)
         return init_image
 

@@ -12,7 +12,6 @@ from imagefleet.shared.jobs.parameter_lookups import PARAMETERS
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.engine.contract.control_image import ControlImage
 from imagefleet.worker.engine.fake.fake_engine import FakeEngine
 from imagefleet.worker.engine.options.model_options import ModelOptions
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
@@ -38,6 +37,8 @@ def test_a_command_becomes_a_spec_with_the_pixels_of_the_control_image() -> None
         "--controlnet-conditioning-scale": "0.5",
         "--control-guidance-start": "0.1",
         "--control-guidance-end": "0.8",
+        "--image": "inputs/start.png",
+        "--strength": "0.6",
     }
     words = [word for pair in given.items() for word in pair]
     chosen = submit.make_context("submit", ["a", *words]).params
@@ -50,17 +51,22 @@ def test_a_command_becomes_a_spec_with_the_pixels_of_the_control_image() -> None
     store = MemoryStore()
     store.put("inputs/edges.png", file.getvalue(), "image/png")
     assert image_source(request.model_dump()) is not None
+    Image.new("RGB", (8, 8), (0, 255, 0)).save(start := BytesIO(), "PNG")
+    store.put("inputs/start.png", start.getvalue(), "image/png")
     fetched = InputImages(store, AllowList.parse(())).fetch(request, attempt.shape)
-    assert isinstance(fetched, ControlImage)
-    assert attempt.start_from(fetched)
+    assert attempt.start_from(*fetched)
     [spec] = attempt.specs
     assert (spec.controlnet, spec.controlnet_conditioning_scale) == ("canny", 0.5)
     assert (spec.control_guidance_start, spec.control_guidance_end) == (0.1, 0.8)
-    assert spec.init_image is None
+    assert spec.init_image is not None
     assert spec.control_image is not None
+    assert spec.init_image.strength == 0.6
+    assert spec.init_image.pixels[0, 0].tolist() == [0, 255, 0]
+    assert spec.control_image.pixels[0, 0].tolist() == [255, 0, 0]
     assert spec.control_image.pixels.shape == (64, 64, 3)
     attempt.release_images()
     assert attempt.specs[0].control_image is None
+    assert attempt.specs[0].init_image is None
 
 
 def test_a_net_that_no_worker_holds_is_refused_by_name() -> None:

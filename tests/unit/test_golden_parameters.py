@@ -94,6 +94,13 @@ JOBS: Final[dict[str, dict[str, Any]]] = {
         "control_guidance_start": 0.1,
         "control_guidance_end": 0.8,
     },
+    "controlnet, image": {
+        "controlnet": "canny",
+        "control_image": KEY,
+        "controlnet_conditioning_scale": 0.5,
+        "image": KEY,
+        "strength": 0.5,
+    },
     "controlnet, defaults": {
         "controlnet": "depth",
         "control_image": KEY,
@@ -203,6 +210,8 @@ WRONG: Final[dict[str, dict[str, Any]]] = {
     | {"control_guidance_start": 0.5, "control_guidance_end": 0.5},
     "control_guidance_start, 1": _CANNY | {"control_guidance_start": 1},
     "controlnet and image": _CANNY | {"image": KEY},
+    "controlnet and image with strength": _CANNY | {"image": KEY, "strength": 0.5},
+    "controlnet and mask_image": _CANNY | {"image": KEY, "mask_image": KEY},
     "controlnet and latents": _CANNY | {"latents": LATENTS, "denoising_start": 0.5},
     "preview": {"preview": 1},
     "scheduler": {"scheduler": "a b"},

@@ -181,7 +181,7 @@ def _fetch(data: bytes, latents: LatentFormat | None = SDXL) -> InputLatents:
     store = MemoryStore()
     store.put("jobs/a/0.safetensors", data, "application/octet-stream")
     request = _request(latents="jobs/a/0.safetensors", denoising_start=0.8)
-    fetched = InputImages(store, AllowList(), latents=latents).fetch(request, SHAPE)
+    (fetched,) = InputImages(store, AllowList(), latents=latents).fetch(request, SHAPE)
     assert isinstance(fetched, InputLatents)
     return fetched
 

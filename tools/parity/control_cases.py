@@ -25,6 +25,11 @@ class ControlCase:
     scale: float = 1.0
     start: float = 0.0
     end: float = 1.0
+    guidance: float = 3.0
+    strength: float | None = None
+    """The job has an init image, of which these latents are left. None: it has none."""
+    is_heun: bool = False
+    """Whether it has the scheduler of Heun, which calls the denoiser twice for each step."""
 
 
 CASES: Final[Mapping[str, Sequence[ControlCase]]] = {
@@ -40,4 +45,16 @@ CASES: Final[Mapping[str, Sequence[ControlCase]]] = {
     ),
     "xl": (ControlCase(which=0, net="shapes", scale=0.8, start=0.1, end=0.9),),
 }
-"""They are by the checkpoint. Each has 6 steps at guidance 3, and the negative prompt `blue`."""
+"""They are by the checkpoint. Each has 6 steps and the negative prompt `blue`."""
+FURTHER_CASES: Final[Mapping[str, Sequence[ControlCase]]] = {
+    "older": (
+        ControlCase(which=0, net="edges", guidance=1.0),
+        ControlCase(which=1, net="depth", strength=0.5, start=0.3, end=0.9),
+        ControlCase(which=1, net="edges", start=0.2, end=0.8, is_heun=True),
+        ControlCase(which=0, net="depth", scale=0.5, strength=1.0),
+    ),
+    "xl": (
+        ControlCase(which=0, net="shapes", strength=0.7, end=0.5),
+        ControlCase(which=1, net="shapes", guidance=1.0),
+    ),
+}

@@ -12,7 +12,10 @@ import torch
 from diffusers import (
     ControlNetModel,
     DiffusionPipeline,
+    HeunDiscreteScheduler,
+    StableDiffusionControlNetImg2ImgPipeline,
     StableDiffusionControlNetPipeline,
+    StableDiffusionXLControlNetImg2ImgPipeline,
     StableDiffusionXLControlNetPipeline,
 )
 from PIL import Image
@@ -20,18 +23,21 @@ from safetensors.torch import load_file
 
 from tools.parity.answers import PROMPTS
 from tools.parity.checkpoints import SIZE, Tensors, randomise, rewrite
-from tools.parity.control_cases import CASES, NETS, ControlCase
+from tools.parity.control_cases import CASES, FURTHER_CASES, NETS, ControlCase
 
 SIDE: Final = 4 * SIZE
 HALF: Final = torch.float16
+_CONTROL_IMAGE: Final = ("image", "control_image")
+"""The control image has these names in text to image and in image to image."""
 
 
 @torch.no_grad()
 def control_nets(folder: Path) -> Tensors:
     """Write the nets below `folder`, which has the checkpoints beside it, and return results.
 
-    They are `NET|skip.N`, `NET|middle` and, by the number of the case, `CHECKPOINT|N`, uint8 `[h,
-    w, 3]`. `images` has the control images, uint8 `[2, h, w, 3]`.
+    They are `NET|skip.N`, `NET|middle` and, by the number of the case, `CHECKPOINT|N` and
+    `further CHECKPOINT|N`, uint8 `[h, w, 3]`. `images` has the control images,
+    uint8 `[2, h, w, 3]`.
     """
     tensors: Tensors = {"images": torch.from_numpy(control_images())}
     for number, (name, (checkpoint, changes)) in enumerate(NETS.items()):
@@ -48,10 +54,11 @@ def control_nets(folder: Path) -> Tensors:
             rewrite(file, lambda key, tensor: {key: tensor.to(HALF)})
         for key, tensor in _outputs(net, folder.parent / checkpoint, tensors["images"]).items():
             tensors[f"{name}|{key}"] = tensor
-    for checkpoint, cases in CASES.items():
-        for number, case in enumerate(cases):
-            image = _image(folder, checkpoint, case)
-            tensors[f"{checkpoint}|{number}"] = torch.from_numpy(image)
+    for before, listed in (("", CASES), ("further ", FURTHER_CASES)):
+        for checkpoint, cases in listed.items():
+            for number, case in enumerate(cases):
+                image = _image(folder, checkpoint, case)
+                tensors[f"{before}{checkpoint}|{number}"] = torch.from_numpy(image)
     return {key: tensor.clone().contiguous() for key, tensor in tensors.items()}
 
 
@@ -86,7 +93,7 @@ def _outputs(net: ControlNetModel, checkpoint: Path, images: torch.Tensor) -> Te
 
 
 def _image(folder: Path, checkpoint: str, case: ControlCase) -> np.ndarray[Any, Any]:
-    """Return the image of a case: 6 steps at guidance 3."""
+    """Return the image of a case: 6 steps."""
     pipeline: Any = _load(folder.parent / checkpoint)
     which = case.which
     latents = load_file(folder.parent / checkpoint / "expected.safetensors")["unet.latents"]
@@ -94,22 +101,31 @@ def _image(folder: Path, checkpoint: str, case: ControlCase) -> np.ndarray[Any, 
     if case.net is not None:
         net = ControlNetModel.from_pretrained(folder / case.net, torch_dtype=torch.float32)
         is_xl = hasattr(pipeline, "text_encoder_2")
-        kind: Any = StableDiffusionControlNetPipeline
-        if is_xl:
-            kind = StableDiffusionXLControlNetPipeline
-        pipeline = kind(**pipeline.components, controlnet=net)
+        kinds: list[Any] = [StableDiffusionControlNetPipeline, StableDiffusionXLControlNetPipeline]
+        if case.strength is not None:
+            kinds = [
+                StableDiffusionControlNetImg2ImgPipeline,
+                StableDiffusionXLControlNetImg2ImgPipeline,
+            ]
+        pipeline = kinds[is_xl](**pipeline.components, controlnet=net)
         pipeline.set_progress_bar_config(disable=True)
         options = {
-            "image": Image.fromarray(control_images()[which]),
+            _CONTROL_IMAGE[case.strength is not None]: Image.fromarray(control_images()[which]),
             "controlnet_conditioning_scale": case.scale,
             "control_guidance_start": case.start,
             "control_guidance_end": case.end,
         }
+    if case.strength is not None:
+        # Latents that are given count; the init image is not used then.
+        init_image = Image.fromarray(control_images()[1 - which])
+        options |= {"image": init_image, "strength": case.strength}
+    if case.is_heun:
+        pipeline.scheduler = HeunDiscreteScheduler.from_config(pipeline.scheduler.config)
     image = pipeline(
         PROMPTS[which],
         negative_prompt="blue",
         num_inference_steps=6,
-        guidance_scale=3.0,
+        guidance_scale=case.guidance,
         latents=latents[which : which + 1].clone(),
         output_type="np",
         **options,

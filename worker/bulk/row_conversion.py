@@ -119,11 +119,12 @@ def _input_fields(request: JobRequest, info: ModelInfo) -> dict[str, Any]:
             "latents": mask_fetched_url(request.latents),
             "denoising_start": request.denoising_start,
         }
+    fields: dict[str, Any] = {}
     if request.control_image is not None:
-        return {"control_image": mask_fetched_url(request.control_image)}
+        fields["control_image"] = mask_fetched_url(request.control_image)
     if request.image is None:
-        return {}
-    fields = {
+        return fields
+    fields |= {
         "init_image": mask_fetched_url(request.image),
         "strength": request.denoised_share(info.image_use.default_strengths),
     }

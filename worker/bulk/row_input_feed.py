@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from imagefleet.shared.errors import ImagefleetError, InputUnavailable, InvalidInput, LeaseLost
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.process.backoff import backoff_s
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -54,8 +55,8 @@ class RowInputFeed:
         self._add_row = add_row
         self._waiting: deque[RowWork] = deque()
         self._open: set[RowWork] = set()
-        self._latest: tuple[Hashable, InitInput | None] | None = None
-        """The images that were fetched last, and what they are: often all rows name the same."""
+        self._latest: tuple[Hashable, tuple[InitInput, ...]] | None = None
+        """The inputs that were fetched last, and what they are: often all rows name the same."""
         self._max_open = max(_MIN_AHEAD, _BATCHES_AHEAD * context.engine.capacity)
 
     @property
@@ -68,8 +69,7 @@ class RowInputFeed:
         others: list[RowWork] = []
         for work in works:
             request = self._request_of(work)
-            starts = (request.image, request.latents, request.control_image)
-            from_text = all(start is None for start in starts)
+            from_text = all(getattr(request, name) is None for name in INPUT_FIELDS)
             (others if from_text else self._waiting).append(work)
         return others
 
@@ -95,7 +95,7 @@ class RowInputFeed:
 
     def _fetch_into(self, work: RowWork) -> None:
         try:
-            init_image = self._fetch(work)
+            inputs = self._fetch(work)
         except ImagefleetError as error:
             work.abandon(error)
         except Exception as error:  # nothing reads the future of this thread
@@ -103,10 +103,10 @@ class RowInputFeed:
             field = input_field_of(self._request_of(work))
             work.abandon(InvalidInput(f"{field}: {type(error).__name__}: {error}"))
         else:
-            if work.start_from(init_image):
+            if work.start_from(*inputs):
                 self._add_row(work)
 
-    def _fetch(self, work: RowWork) -> InitInput | None:
+    def _fetch(self, work: RowWork) -> tuple[InitInput, ...]:
         """Fetch what a row starts from, and try again while a server does not answer."""
         request, retries = self._request_of(work), 0
         images = (request.image, request.mask_image, request.strength, request.control_image)
@@ -117,11 +117,11 @@ class RowInputFeed:
             if (latest := self._latest) is not None and latest[0] == key:
                 return latest[1]
             try:
-                init_image = self._context.retry_while_unavailable(
+                inputs = self._context.retry_while_unavailable(
                     lambda: self._context.fetch_image(request, work.shape), f"row {work.row}"
                 )
-                self._latest = key, init_image
-                return init_image
+                self._latest = key, inputs
+                return inputs
             except InputUnavailable as error:
                 if retries == _MAX_RETRIES:
                     raise

@@ -33,7 +33,7 @@ class ShardContext:
     backlog: RowBacklog
     engine: Engine
     encoders: ThreadPoolExecutor
-    fetch_image: Callable[[JobRequest, Shape], InitInput | None]
+    fetch_image: Callable[[JobRequest, Shape], tuple[InitInput, ...]]
     """It is `InputImages.fetch` of this worker."""
     image_fetchers: ThreadPoolExecutor
     checkpoint_s: float
@@ -56,7 +56,7 @@ class ShardContext:
         backlog: RowBacklog,
         engine: Engine,
         destinations: DestinationPolicy,
-        fetch_image: Callable[[JobRequest, Shape], InitInput | None],
+        fetch_image: Callable[[JobRequest, Shape], tuple[InitInput, ...]],
     ) -> Self:
         """Return the context of a worker with these settings and parts, for the shards of the first
         lane. No thread is started."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.worker.engine.contract.control_image import ControlImage
@@ -15,7 +16,14 @@ from imagefleet.worker.engine.contract.interface import ImageArray, ImageSpec, O
 from imagefleet.worker.engine.contract.unfinished_latents import InputLatents
 
 InitInput = InitImage | InputLatents | ControlImage
-"""What images may start from, or be steered by."""
+"""One of the things that images may start from, or be steered by."""
+
+_FIELDS: Final[dict[type[InitInput], str]] = {
+    InitImage: "init_image",
+    InputLatents: "input_latents",
+    ControlImage: "control_image",
+}
+"""It has the field of `ImageSpec` for each of them."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,18 +54,14 @@ class Work:
         """The id of the job; empty if it is none."""
         return ""
 
-    def start_from(self, start: InitInput | None) -> bool:
-        """Let all images start from an init image or latents, or be steered by a control image.
+    def start_from(self, *inputs: InitInput) -> bool:
+        """Let all images start from an init image or latents, and be steered by a control image.
         Return False if the work has ended: it takes none then."""
         with self._lock:
             if self._done.done():
                 return False
-            if isinstance(start, InputLatents):
-                self.specs = tuple(replace(spec, input_latents=start) for spec in self.specs)
-            elif isinstance(start, ControlImage):
-                self.specs = tuple(replace(spec, control_image=start) for spec in self.specs)
-            else:
-                self.specs = tuple(replace(spec, init_image=start) for spec in self.specs)
+            given: dict[str, Any] = {_FIELDS[type(each)]: each for each in inputs}
+            self.specs = tuple(replace(spec, **given) for spec in self.specs)
             return True
 
     def deliver(self, index: int, image: OutputArray, *, flagged: bool = False) -> None:

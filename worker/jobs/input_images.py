@@ -125,9 +125,9 @@ class InputImages:
             self._not_started.clear()
         return left
 
-    def fetch(self, request: JobRequest, shape: Shape) -> InitInput | None:
-        """Return the init image of `request` or its control image, resized to `shape`, or its
-        latents; None if it names none.
+    def fetch(self, request: JobRequest, shape: Shape) -> tuple[InitInput, ...]:
+        """Return the init image of `request` and its control image, resized to `shape`, or its
+        latents; nothing if it names none.
 
         Raises:
             InputUnavailable: it cannot be fetched now.
@@ -136,20 +136,24 @@ class InputImages:
             StorageUnavailable, StorageDenied: this worker's store failed.
         """
         if request.latents is not None and request.denoising_start is not None:
-            return self._read_latents(request.latents, request.denoising_start, shape)
+            return (self._read_latents(request.latents, request.denoising_start, shape),)
+        inputs: list[InitInput] = []
+        if request.image is not None:
+            inputs.append(self._read_init_image(request, request.image, shape))
         if request.control_image is not None:
             image, image_digest = self._read_image("control_image", request.control_image, shape)
             pixels = np.asarray(image)
             digest = _digest(pixels.tobytes())
-            return ControlImage(pixels=pixels, digest=digest, image_digest=image_digest)
-        if request.image is None:
-            return None
+            inputs.append(ControlImage(pixels=pixels, digest=digest, image_digest=image_digest))
+        return tuple(inputs)
+
+    def _read_init_image(self, request: JobRequest, address: str, shape: Shape) -> InitImage:
         if (limits := self._image_limits) and not limits.allow(shape.height, shape.width):
             raise InvalidInput(
                 f"image: this model takes none for a size of {shape}; height and width must have "
                 f"{limits}"
             )
-        image, image_digest = self._read_image("image", request.image, shape)
+        image, image_digest = self._read_image("image", address, shape)
         pixels, mask_levels, mask_digest = np.asarray(image), None, ""
         if request.mask_image is not None:
             mask, mask_digest = self._read_image("mask_image", request.mask_image, shape)
@@ -193,7 +197,7 @@ class InputImages:
 
     def _fetch_into(self, attempt: Attempt) -> None:
         try:
-            init_image = self.fetch(attempt.request, attempt.shape)
+            inputs = self.fetch(attempt.request, attempt.shape)
         except ImagefleetError as error:
             log.warning("job %s: %s", attempt.job_id, error)
             attempt.abandon(error)
@@ -202,7 +206,7 @@ class InputImages:
             field = input_field_of(attempt.request)
             attempt.abandon(InvalidInput(f"{field}: {type(error).__name__}: {error}"))
         else:
-            attempt.start_from(init_image)
+            attempt.start_from(*inputs)
         with self._lock:
             if self._pending.pop(attempt, None) is not None and not attempt.ended:
                 self._ready.append(attempt)

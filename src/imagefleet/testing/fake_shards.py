@@ -48,7 +48,7 @@ class FakeShards:
         engine: FakeEngine,
         claims: Claims,
         groups: Sequence[QueueGroup],
-        fetch_image: Callable[[JobRequest, Shape], InitInput | None],
+        fetch_image: Callable[[JobRequest, Shape], tuple[InitInput, ...]],
     ) -> None:
         """Store the arguments. `groups` are the queues of shards."""
         self._redis = redis

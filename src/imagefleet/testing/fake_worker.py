@@ -198,7 +198,7 @@ class FakeWorker:
         started = time.monotonic()
         try:
             self._check_failures(attempt.request)
-            attempt.start_from(self._input_images.fetch(attempt.request, attempt.shape))
+            attempt.start_from(*self._input_images.fetch(attempt.request, attempt.shape))
             self._denoise(attempt)
         except ImagefleetError as error:
             attempt.abandon(error)

@@ -31,7 +31,7 @@ from tests.support.processes import until
 TAG = "1.1"
 CAPACITY = 4
 ADDRESS = "https://example.org/a.png"
-Fetch = Callable[[JobRequest, Shape], InitImage | None]
+Fetch = Callable[[JobRequest, Shape], tuple[InitImage, ...]]
 
 
 @dataclass
@@ -147,10 +147,10 @@ def fetched() -> _Pixels:
 
 @pytest.fixture
 def fetch(fetched: _Pixels) -> Fetch:
-    def fetch(request: JobRequest, shape: Shape) -> InitImage:
+    def fetch(request: JobRequest, shape: Shape) -> tuple[InitImage, ...]:
         pixels = np.full((shape.height, shape.width, 3), request.seed, np.uint8)
         fetched.watch(pixels)
-        return InitImage(pixels=pixels, strength=0.8, digest=f"sha256:{request.seed}")
+        return (InitImage(pixels=pixels, strength=0.8, digest=f"sha256:{request.seed}"),)
 
     return fetch
 
@@ -222,8 +222,9 @@ def _generate(host: _Host, errors: list[ImagefleetError]) -> None:
 def test_a_drain_stores_finished_samples_while_images_are_still_fetched(
     released: threading.Event,
 ) -> None:
-    def fetch(request: JobRequest, shape: Shape) -> None:
+    def fetch(request: JobRequest, shape: Shape) -> tuple[InitImage, ...]:
         released.wait()
+        return ()
 
     errors: list[ImagefleetError] = []
     rows = _rows(12, None) + [
@@ -246,7 +247,7 @@ def test_a_drain_stores_finished_samples_while_images_are_still_fetched(
 def test_an_error_of_the_host_ends_the_attempt_while_images_are_still_fetched(
     released: threading.Event,
 ) -> None:
-    def fetch(request: JobRequest, shape: Shape) -> None:
+    def fetch(request: JobRequest, shape: Shape) -> tuple[InitImage, ...]:
         if request.seed:
             released.wait()
         raise StorageDenied("no right to read the image")

@@ -45,7 +45,7 @@ class _Feed:
 
     def __init__(
         self,
-        fetch: Callable[[JobRequest, Shape], InitInput | None],
+        fetch: Callable[[JobRequest, Shape], tuple[InitInput, ...]],
         request_of: Callable[[RowWork], JobRequest] = _even_from_images,
         threads: int = 4,
     ) -> None:
@@ -78,7 +78,7 @@ def _error_of(work: RowWork) -> ImagefleetError:
 
 
 def test_rows_without_an_image_are_not_kept_and_the_others_get_their_pixels() -> None:
-    rows, feed = _rows(4), _Feed(lambda request, shape: IMAGE)
+    rows, feed = _rows(4), _Feed(lambda request, shape: (IMAGE,))
     assert feed.feed.take(rows) == [rows[1], rows[3]]
     before = feed.feed.all_started
     feed.run()
@@ -96,11 +96,12 @@ def test_rows_with_other_latents_or_another_share_get_their_own() -> None:
         parameters = {"prompt": "p", "seed": 1, "latents": latents, "denoising_start": share}
         return JobRequest.parse(parameters)
 
-    def fetch(request: JobRequest, shape: Shape) -> InputLatents:
+    def fetch(request: JobRequest, shape: Shape) -> tuple[InputLatents]:
         assert request.denoising_start is not None
         fetched.append((request.latents, request.denoising_start))
         values = np.zeros((1, 1, 4), np.float32)
-        return InputLatents(values=values, denoising_start=request.denoising_start, digest="")
+        start = request.denoising_start
+        return (InputLatents(values=values, denoising_start=start, digest=""),)
 
     rows, feed = _rows(4), _Feed(fetch, request_of, threads=1)
     assert feed.feed.take(rows) == []
@@ -111,7 +112,7 @@ def test_rows_with_other_latents_or_another_share_get_their_own() -> None:
 
 
 def test_only_some_rows_are_fetched_ahead() -> None:
-    feed = _Feed(lambda request, shape: IMAGE)
+    feed = _Feed(lambda request, shape: (IMAGE,))
     feed.feed.take(_rows(200))
     assert feed.feed.start_fetches() == 24  # three batches of 8
     assert feed.feed.start_fetches() == 0
@@ -130,11 +131,11 @@ def test_a_server_that_does_not_answer_is_asked_again(monkeypatch: pytest.Monkey
     monkeypatch.setattr(f"{RowInputFeed.__module__}.time.sleep", lambda seconds: None)
     asked: dict[Any, int] = {}
 
-    def fetch(request: JobRequest, shape: Shape) -> InitImage:
+    def fetch(request: JobRequest, shape: Shape) -> tuple[InitImage]:
         asked[request.image] = asked.get(request.image, 0) + 1
         if asked[request.image] < 3 or "/2.png" in str(request.image):
             raise InputUnavailable("image: its server answers 503")
-        return IMAGE
+        return (IMAGE,)
 
     rows, feed = _rows(3), _Feed(fetch)
     feed.feed.take(rows)
@@ -155,7 +156,7 @@ def test_a_server_that_does_not_answer_is_asked_again(monkeypatch: pytest.Monkey
 def test_a_row_whose_image_cannot_be_read_ends_with_the_reason(
     error: Exception, kind: type[ImagefleetError]
 ) -> None:
-    def fetch(request: JobRequest, shape: Shape) -> InitImage:
+    def fetch(request: JobRequest, shape: Shape) -> tuple[InitImage]:
         raise error
 
     rows, feed = _rows(1), _Feed(fetch)
@@ -168,11 +169,11 @@ def test_abandoned_rows_are_not_fetched() -> None:
     fetched: list[str | None] = []
     started, released = threading.Event(), threading.Event()
 
-    def fetch(request: JobRequest, shape: Shape) -> InitImage:
+    def fetch(request: JobRequest, shape: Shape) -> tuple[InitImage]:
         fetched.append(request.image)
         started.set()
         released.wait()
-        return IMAGE
+        return (IMAGE,)
 
     rows, feed = _rows(20), _Feed(fetch)
     feed.feed.take(rows)

@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.contract.control_image import ControlImage
+from imagefleet.worker.engine.contract.init_image import InitImage
 from imagefleet.worker.engine.contract.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.families.flux1.model import Flux1
 from imagefleet.worker.engine.families.stable_diffusion.control_net_config import ControlNetConfig
@@ -40,7 +41,7 @@ from tests.unit.engine.parity import (
     read_model,
     worst,
 )
-from tools.parity.control_cases import CASES, NETS, ControlCase
+from tools.parity.control_cases import CASES, FURTHER_CASES, NETS, ControlCase
 
 ANSWERS: Final = load_file(FOLDER / "controlnets" / "expected.safetensors")
 SHAPE: Final = Shape(height=32, width=32)
@@ -90,12 +91,17 @@ def held(checkpoint: str) -> Held:
 
 def spec_of(case: ControlCase, scheduler: str) -> ImageSpec:
     image = ControlImage(pixels=ANSWERS["images"][case.which], digest=f"{case.which}")
+    init_image = None
+    if case.strength is not None:
+        pixels = ANSWERS["images"][1 - case.which]
+        init_image = InitImage(pixels=pixels, strength=case.strength, digest="")
     return ImageSpec(
+        init_image=init_image,
         prompt=PROMPTS[case.which],
         negative_prompt="blue",
         num_inference_steps=STEPS,
-        guidance_scale=3.0,
-        scheduler=scheduler,
+        guidance_scale=case.guidance,
+        scheduler="heun" if case.is_heun else scheduler,
         controlnet=case.net,
         control_image=None if case.net is None else image,
         controlnet_conditioning_scale=case.scale,
@@ -118,11 +124,16 @@ def generate(of: Held, cases: Sequence[ControlCase | None]) -> NDArray[np.int_]:
         control_map = EMBED(of.programs, of.weights, images)
         init_latents = init_latents._replace(control_map=np.asarray(control_map))
     conditions, state = BEGIN(of.programs, of.weights, inputs, init_latents)
-    table = builder.tables.of(specs[0], SHAPE)
+    tables = [builder.tables.of(spec, SHAPE) for spec in specs]
     noise = np.stack([_nhwc(of.known["unet.latents"])[case.which if case else 0] for case in cases])
-    latents = jax.device_put(noise * np.float32(table.init_noise_sigma), state.latents.sharding)
-    state = state._replace(latents=latents)
-    for _ in table.rows:
+    # In image to image, diffusers takes the latents that are given as they are.
+    factors = [
+        table.input_scale if spec.init_image else table.init_noise_sigma
+        for spec, table in zip(specs, tables, strict=True)
+    ]
+    noise *= np.array(factors, np.float32)[:, None, None, None]
+    state = state._replace(latents=jax.device_put(noise, state.latents.sharding))
+    for _ in range(max(len(table.rows) for table in tables)):
         state, _ = STEP(of.programs, of.weights.denoiser, conditions, state)
     return np.asarray(DECODE(of.programs, of.weights, state).images, int)
 
@@ -160,12 +171,15 @@ def test_a_net_computes_the_same_maps_as_that_of_diffusers(name: str) -> None:
     assert max(errors.values()) < 1e-5, errors
 
 
+@pytest.mark.parametrize("before", ["", "further "])
 @pytest.mark.parametrize("checkpoint", list(CASES))
-def test_jobs_of_unlike_nets_share_a_batch_and_are_the_images_of_diffusers(checkpoint: str) -> None:
-    cases = CASES[checkpoint]
+def test_jobs_of_unlike_nets_share_a_batch_and_are_the_images_of_diffusers(
+    checkpoint: str, before: str
+) -> None:
+    cases = (FURTHER_CASES if before else CASES)[checkpoint]
     together = generate(held(checkpoint), cases)
     for number, image in enumerate(together):
-        expected = ANSWERS[f"{checkpoint}|{number}"].astype(int)
+        expected = ANSWERS[f"{before}{checkpoint}|{number}"].astype(int)
         assert np.abs(image - expected).max() <= 1, cases[number]
     assert len({image.tobytes() for image in together}) == len(cases)
 
