@@ -5,8 +5,10 @@ A fleet on one server has one lane. This module reads no images and makes no job
 
 import logging
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import wait
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 _ANSWER_S: Final = 3.0
 """Seconds that lanes have for an answer. The next poll of a wait asks again."""
 _LEFT_OUT: Final = "its jobs are left out"
+_AWAY_S: Final = 5.0
+"""Seconds for which new ids are drawn from other lanes after a lane could not take a job."""
 
 
 class LaneRecords:
@@ -46,6 +50,8 @@ class LaneRecords:
         self._waiting = WaitingElsewhere(lanes) if len(lanes) > 1 else None
         self._silent: set[int] = set()
         """Lanes that did not answer when `known_states` asked them last."""
+        self._away_until: dict[int, float] = {}
+        """Lanes that could not take the last jobs, with the time at which they are tried again."""
 
     def of(self, job_id: str) -> JobRecords:
         """Return the records of the lane that holds a job."""
@@ -86,19 +92,38 @@ class LaneRecords:
         answers = ask_at_once(asks, len(self.lanes), _ANSWER_S, _LEFT_OUT)
         return list(chain.from_iterable(answers.values()))
 
-    def id_source(self) -> Callable[[], str]:
+    def id_source(self, stored: Callable[[str], str] = str) -> Callable[[], str]:
         """Return a function that draws new ids of one lane, which is drawn by chance now: jobs with
-        such ids are accepted together or not at all."""
+        such ids are accepted together or not at all. Lanes that could not take jobs in the last
+        seconds are left out, unless no lane could.
+
+        Args:
+            stored: returns the id under which the job of a drawn id is stored.
+        """
         if (lanes := len(self.lanes)) == 1:
             return new_job_id
-        wanted = random.randrange(lanes)
+        now = time.monotonic()
+        present = [n for n in range(lanes) if self._away_until.get(n, now) <= now]
+        wanted = random.choice(present or range(lanes))
 
         def draw() -> str:
-            while lane_number(job_id := new_job_id(), lanes) != wanted:
+            while lane_number(stored(job_id := new_job_id()), lanes) != wanted:
                 pass
             return job_id
 
         return draw
+
+    @contextmanager
+    def _noting_whether_away(self, number: int) -> Iterator[None]:
+        """Note whether a lane can take the jobs that it is given meanwhile."""
+        import redis
+
+        try:
+            yield
+        except redis.RedisError:
+            self._away_until[number] = time.monotonic() + _AWAY_S
+            raise
+        self._away_until.pop(number, None)
 
     def submit(
         self,
@@ -118,13 +143,14 @@ class LaneRecords:
 
         def accept(lane: Lane, own: list[tuple[str, JobRequest]]) -> list[bool]:
             waiting = self._waiting
-            is_new = self._records[lane.number].submit(
-                own,
-                by_compile_key=by_compile_key,
-                offers=offers,
-                trace_parent=trace_parent,
-                elsewhere=None if waiting is None else partial(waiting.count, lane.number),
-            )
+            with self._noting_whether_away(lane.number):
+                is_new = self._records[lane.number].submit(
+                    own,
+                    by_compile_key=by_compile_key,
+                    offers=offers,
+                    trace_parent=trace_parent,
+                    elsewhere=None if waiting is None else partial(waiting.count, lane.number),
+                )
             accepted.extend(job_id for job_id, _ in own)
             if waiting is not None:
                 new = (request for (_, request), each in zip(own, is_new, strict=True) if each)

@@ -97,6 +97,29 @@ def test_jobs_of_lanes_that_answer_are_listed(
         list(producer.jobs())
 
 
+def test_new_jobs_get_ids_of_lanes_that_take_jobs(
+    producer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = producer.connection
+    down = connection.lanes.of(IDS[0])
+
+    def drawn(prefix: str = "") -> set[int]:
+        ids = (connection.records.id_source(prefix.__add__)() for _ in range(200))
+        return {connection.lanes.of(f"{prefix}{job_id}").number for job_id in ids}
+
+    every = {lane.number for lane in connection.lanes}
+    assert drawn() == every
+    with monkeypatch.context() as patch:
+        _down(producer, down, patch)
+        with pytest.raises(BrokerUnavailable):
+            producer.submit("a", id=IDS[0])
+        for _ in range(16):
+            producer.submit("a")
+        assert drawn() == drawn("tenant.") == every - {down.number}
+    producer.submit("a", id=IDS[0])
+    assert drawn() == every
+
+
 def test_callbacks_of_lanes_that_answer_are_sent_again(
     producer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,15 +17,16 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from imagefleet.producer.connection.connection import Connection
 from imagefleet.producer.gateway.access.caller import Caller
+from imagefleet.producer.gateway.jobs.job_ids import stored_id
 from imagefleet.producer.gateway.problems import wrong_field
 from imagefleet.producer.gateway.redis_keys import refused_try_key, request_key
 from imagefleet.producer.gateway.threads import Threads
 from imagefleet.shared.errors import BrokerUnavailable
-from imagefleet.shared.jobs.model import new_job_id
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -94,7 +95,8 @@ class Repeats:
         is_counted = tries is not None  # such requests are not mixed with those without a count
         digest = _digest(f"{who}{'counted' if is_counted else ''}\n".encode() + content)
         refused = self._digest_of_try(path, headers) if is_counted and tries != "0" else ""
-        name = await self._threads.run(self._claim, digest, tries == "0", refused)
+        new_id = self._connection.records.id_source(partial(stored_id, caller.tenant))
+        name = await self._threads.run(self._claim, digest, new_id(), tries == "0", refused)
         answered_s = _UNANSWERED_S if is_counted else self._answered_s
         return RequestJob(name=name, digest=digest, answered_s=answered_s)
 
@@ -124,14 +126,14 @@ class Repeats:
         redis, key = self._place(digest, refused_try_key)
         return bool(redis.delete(key)) or unwritten
 
-    def _claim(self, digest: str, is_first: bool, refused: str) -> str:
+    def _claim(self, digest: str, name: str, is_first: bool, refused: str) -> str:
         """Return the job of a request.
 
         Args:
+            name: names the job if the request is new.
             refused: digest of the try, if it is a repeated one that may have been refused.
         """
         redis, key = self._place(digest, request_key)
-        name = new_job_id()
         with self._connection.translate_errors():
             is_first = is_first or (refused != "" and self._was_refused(refused))
             while not redis.set(key, name, nx=not is_first, ex=_UNANSWERED_S):

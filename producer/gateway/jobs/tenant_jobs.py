@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 from imagefleet.producer.client.client import Client
@@ -27,7 +28,7 @@ from imagefleet.shared.errors import (
     UnknownJob,
     UnreadableRecord,
 )
-from imagefleet.shared.jobs.model import JOB_ID, State, new_job_id
+from imagefleet.shared.jobs.model import JOB_ID, State
 from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.jobs.queues import lists_of
 from imagefleet.shared.jobs.request import JobRequest
@@ -78,7 +79,7 @@ class TenantJobs:
         has_images = any(name in given for name in INPUT_FIELDS)
         threads = self._uploads if has_images else self._threads
         given = await threads.run(self._inputs.resolve, caller, given)
-        name = new_job_id() if name is None else name
+        name = self.new_name(caller) if name is None else name
         job_id = stored_id(caller.tenant, name)
         try:
             await threads.run(self._submit_listed, caller, given, name, job_id)
@@ -87,6 +88,10 @@ class TenantJobs:
                 raise
             raise _in_use(name) from None
         return name
+
+    def new_name(self, caller: Caller) -> str:
+        """Return an id for a new job; see `LaneRecords.id_source`."""
+        return self._client.connection.records.id_source(partial(stored_id, caller.tenant))()
 
     def _submit_listed(
         self, caller: Caller, parameters: dict[str, Any], name: str, job_id: str

@@ -29,7 +29,6 @@ from imagefleet.producer.gateway.web.callers import base_url, caller_with, gatew
 from imagefleet.producer.gateway.web.connected import while_connected
 from imagefleet.producer.gateway.web.held_bytes import held_bytes
 from imagefleet.producer.gateway.web.refused_tries import submitting
-from imagefleet.shared.jobs.model import new_job_id
 from imagefleet.shared.jobs.status import JobStatus
 
 router: Final = APIRouter(prefix="/v1", tags=["Predictions"])
@@ -147,7 +146,7 @@ async def _submit(
 async def _name_of(request: Request, caller: Caller) -> str:
     """Return the id of a new prediction, or that of a repeated request."""
     if "idempotency-key" not in request.headers:
-        return new_job_id()
+        return gateway_of(request).jobs.new_name(caller)
     repeats = gateway_of(request).repeats
     return (await repeats.job_of(caller, request.url.path, b"", request.headers)).name
 

@@ -30,7 +30,6 @@ from imagefleet.producer.gateway.webui.open_jobs import OpenJobs
 from imagefleet.producer.gateway.webui.start_images import StartImages
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.cfg_scale import guidance_scale_of
-from imagefleet.shared.jobs.model import new_job_id
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 
 router: Final = APIRouter(prefix="/sdapi/v1", tags=["AUTOMATIC1111"])
@@ -103,7 +102,7 @@ async def _name(request: Request, caller: Caller) -> str:
     """Return the id of the job. Clients of this API repeat no requests, and send equal ones to get
     other images; so only an `Idempotency-Key` makes two requests one job."""
     if _REPEATABLE not in request.headers:
-        return new_job_id()
+        return gateway_of(request).jobs.new_name(caller)
     repeats = gateway_of(request).repeats
     return (await repeats.job_of(caller, request.url.path, b"", request.headers)).name
 
