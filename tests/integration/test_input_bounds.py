@@ -88,7 +88,7 @@ def test_jobs_that_a_slow_server_keeps_out_of_a_worker_are_counted(
 def test_the_documented_bounds_are_those_of_the_code() -> None:
     page = _SECURITY.read_text()
     lines = {line.split("|")[1].strip(): line for line in page.splitlines() if line.count("|") > 4}
-    images, latents = lines["`image`, `mask_image`"], lines["`latents`"]
+    images, latents = lines["`image`, `mask_image`, `control_image`"], lines["`latents`"]
     for number in (MAX_INPUT_BYTES, MAX_PIXELS, MAX_SIDE, MAX_SCANS, MAX_PARTS):
         assert f" {number:,}" in images
     fetches = WorkerSettings.model_fields["input_image_fetches"].default

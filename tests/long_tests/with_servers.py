@@ -520,6 +520,10 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
                 "test_a_worker_that_cannot_start_ends_the_demo_with_the_error",
             ],
         ),
+        Long(
+            "the same with --serve stays",
+            ["test_the_curl_line_of_the_demo_makes_an_image[False]"],
+        ),
     ],
     "integration/test_connections.py": [
         Long(
@@ -536,6 +540,9 @@ WITH_SERVERS: Final[Mapping[str, Sequence[Long]]] = {
                 "test_a_worker_renews_its_own_model_and_forgets_those_of_others",
             ],
         ),
+    ],
+    "integration/test_shared_texts.py": [
+        Long("unit/test_shared_texts.py and test_flux2_klein_texts.py have its parts", [EVERY]),
     ],
     "integration/test_flux1_worker.py": [Long("test_flux1_engine.py runs it", [EVERY])],
     "integration/test_stable_diffusion_3_worker.py": [

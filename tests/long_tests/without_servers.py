@@ -115,6 +115,13 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
             in_ci=False,
         ),
     ],
+    "unit/engine/test_control_nets.py": [
+        Long(
+            "one of the checkpoints stays",
+            ["test_jobs_of_unlike_nets_share_a_batch_and_are_the_images_of_diffusers"],
+            but=[FIRST],
+        ),
+    ],
     "unit/engine/test_control_net_jobs.py": [
         Long(
             "test_control_nets.py, with the programs of one device",
@@ -374,13 +381,11 @@ ENGINE: Final[Mapping[str, Sequence[Long]]] = {
     ],
     "unit/engine/test_flux2_klein_references.py": [
         Long(
-            "one of the configs stays, and the others in a stream",
-            ["test_images_with_a_reference_image_are_those_of_diffusers"],
-            but=[FIRST],
-        ),
-        Long(
             "the same in a stream stays",
-            ["test_images_of_a_whole_batch_may_have_reference_images"],
+            [
+                "test_images_of_a_whole_batch_may_have_reference_images",
+                "test_images_with_a_reference_image_are_those_of_diffusers",
+            ],
         ),
     ],
     "unit/engine/test_packed_attention.py": [
