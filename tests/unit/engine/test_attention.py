@@ -169,6 +169,7 @@ def test_the_tpu_kernel_is_split_over_devices_by_rows_or_by_heads(model: int) ->
         ("tpu", replace(SELF, queries=130, keys=129, head_dim=128), Backend.WIDE_HEADS),
         ("tpu", replace(SELF, queries=4429, keys=4429, head_dim=64), Backend.WIDE_HEADS),
         ("tpu", replace(SELF, queries=4096, keys=4096, head_dim=64), Backend.FLASH),
+        ("tpu", replace(SELF, queries=1024, keys=231, head_dim=64), Backend.FOLDED),
         ("tpu", replace(SELF, queries=512, keys=77, head_dim=128), Backend.FOLDED),
         ("tpu", replace(SELF, head_dim=128, causal=True), Backend.FLASH),
         # float32 at 1024x1024: 8.6 GB of scores.

@@ -127,9 +127,10 @@ def _fits_tpu_kernel(spec: AttentionSpec) -> bool:
 
 def _fits_wide_heads(spec: AttentionSpec) -> bool:
     """Return whether the kernel for heads of 128 channels computes the layer, at any length of a
-    block or more. Heads of 64, filled up, it computes where Pallas' kernel has no whole blocks: a
-    layer of Stable Diffusion 3 has 4,429 tokens."""
+    block or more. Heads of 64, filled up, it computes where tokens attend to each other and
+    Pallas' kernel has no whole blocks: a layer of Stable Diffusion 3 has 4,429 tokens."""
     is_long = spec.queries >= TPU_LANES and spec.keys >= TPU_LANES
-    is_half = spec.head_dim == TPU_LANES // 2 and not _fits_tpu_kernel(spec)
+    is_joint = spec.queries == spec.keys and not _fits_tpu_kernel(spec)
+    is_half = spec.head_dim == TPU_LANES // 2 and is_joint
     is_wide = (spec.head_dim == TPU_LANES or is_half) and not spec.causal
     return is_long and is_wide and spec.dtype in (jnp.bfloat16, jnp.float32)
