@@ -13,13 +13,12 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from imagefleet.shared.errors import ImagefleetError, InputUnavailable, InvalidInput, LeaseLost
-from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.process.backoff import backoff_s
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowWork
 from imagefleet.worker.devices.slots import InitInput
-from imagefleet.worker.jobs.input_images import input_field_of
+from imagefleet.worker.jobs.input_images import addresses_of_inputs, input_field_of
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +68,7 @@ class RowInputFeed:
         others: list[RowWork] = []
         for work in works:
             request = self._request_of(work)
-            from_text = all(getattr(request, name) is None for name in INPUT_FIELDS)
-            (others if from_text else self._waiting).append(work)
+            (self._waiting if addresses_of_inputs(request) else others).append(work)
         return others
 
     def start_fetches(self) -> int:
@@ -109,8 +107,8 @@ class RowInputFeed:
     def _fetch(self, work: RowWork) -> tuple[InitInput, ...]:
         """Fetch what a row starts from, and try again while a server does not answer."""
         request, retries = self._request_of(work), 0
-        images = (request.image, request.mask_image, request.strength, request.control_image)
-        key = (*images, request.latents, request.denoising_start, work.shape)
+        addresses = frozenset(addresses_of_inputs(request).items())
+        key = (addresses, request.strength, request.denoising_start, work.shape)
         while True:
             if work.ended:
                 raise LeaseLost("nothing waits for this row any more")

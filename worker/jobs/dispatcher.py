@@ -23,14 +23,13 @@ import redis
 
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
-from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS
 from imagefleet.worker.devices.batching import BatchTimeout, first_suspect_delivery, next_batch
 from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot, slots_of
 from imagefleet.worker.engine.contract.interface import Shape
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
-from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.input_images import InputImages, addresses_of_inputs
 from imagefleet.worker.jobs.intake import Intake, SendToPool
 from imagefleet.worker.jobs.job_lanes import JobLanes
 from imagefleet.worker.queues.claim_types import QueueGroup
@@ -231,7 +230,7 @@ class Dispatcher:
         return [each for each in self._groups if each.name in shapes] or self._groups
 
     def _queue_or_fetch(self, attempt: Attempt) -> None:
-        if all(getattr(attempt.request, name) is None for name in INPUT_FIELDS):
-            self._waiting.extend(slots_of(attempt))
-        else:
+        if addresses_of_inputs(attempt.request):
             self._input_images.start_fetch(attempt)
+        else:
+            self._waiting.extend(slots_of(attempt))

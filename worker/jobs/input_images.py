@@ -26,7 +26,7 @@ from imagefleet.shared.errors import (
     InvalidRequest,
 )
 from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
-from imagefleet.shared.jobs.parameter_types import MAX_INPUT_BYTES
+from imagefleet.shared.jobs.parameter_types import INPUT_FIELDS, MAX_INPUT_BYTES
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text.printable import printable
@@ -278,6 +278,12 @@ class InputImages:
                 why = "its server closed the connection before the file was complete"
             raise InputUnavailable(f"{field}: {why}")
         return response.body
+
+
+def addresses_of_inputs(request: JobRequest) -> dict[str, str]:
+    """Return the addresses of the files that a job starts from or is steered by, by parameter."""
+    given = {name: getattr(request, name) for name in INPUT_FIELDS}
+    return {name: address for name, address in given.items() if address is not None}
 
 
 def input_field_of(request: JobRequest) -> str:
