@@ -85,12 +85,17 @@ class LaneRecords:
         self, job_ids: Iterable[str], ask: Callable[[Lane, list[str]], list[Answer]]
     ) -> list[Answer]:
         """Return what lanes answer to the question for their jobs; see `ask_at_once`."""
-        own: dict[int, list[str]] = {}
-        for job_id in job_ids:
-            own.setdefault(self.lanes.of(job_id).number, []).append(job_id)
+        own = self._by_lane(job_ids)
         asks = {number: partial(ask, self.lanes[number], ids) for number, ids in own.items()}
         answers = ask_at_once(asks, len(self.lanes), _ANSWER_S, _LEFT_OUT)
         return list(chain.from_iterable(answers.values()))
+
+    def _by_lane(self, job_ids: Iterable[str]) -> dict[int, list[str]]:
+        """Return the ids by the number of their lane."""
+        own: dict[int, list[str]] = {}
+        for job_id in job_ids:
+            own.setdefault(self.lanes.of(job_id).number, []).append(job_id)
+        return own
 
     def id_source(self, stored: Callable[[str], str] = str) -> Callable[[], str]:
         """Return a function that draws new ids of one lane, which is drawn by chance now: jobs with
@@ -191,9 +196,7 @@ class LaneRecords:
 
         if len(self.lanes) == 1:
             return dict(zip(job_ids, self.states(job_ids), strict=True))
-        own: dict[int, list[str]] = {}
-        for job_id in job_ids:
-            own.setdefault(self.lanes.of(job_id).number, []).append(job_id)
+        own = self._by_lane(job_ids)
         asked = {
             number: start_asking(partial(self._records[number].states, ids), "states")
             for number, ids in own.items()
