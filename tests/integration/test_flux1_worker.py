@@ -1,17 +1,15 @@
 """A worker serves a tiny FLUX.1 from Redis: jobs with mixtures of LoRA, a dataset, and refusals."""
 
-import io
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from PIL import Image
 
-from imagefleet import Client, InvalidRequest, Job
+from imagefleet import Client, InvalidRequest
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage import open_store
+from tests.support.family_jobs import make_and_verify, pixels
 from tests.support.processes import Worker
 from tests.support.settings import checkpoint_settings
 from tests.unit.engine.flow_family import FLUX1
@@ -27,11 +25,6 @@ OTHERS: Final[list[dict[str, Any]]] = [
     {"loras": [("clip", 4.0)]},
     {"loras": [("clip", 4.0), ("x_flux", -0.5)]},
 ]
-
-
-def _pixels(store: ObjectStore, job: Job) -> NDArray[np.int_]:
-    data = store.get(job.result(timeout=900).images[0].key)
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
 
 
 def test_a_worker_makes_jobs_with_mixtures_of_lora_and_a_dataset(tmp_path: Path) -> None:
@@ -50,16 +43,13 @@ def test_a_worker_makes_jobs_with_mixtures_of_lora_and_a_dataset(tmp_path: Path)
             client.submit("a red circle", seed=1, num_inference_steps=4, **given)
             for given in (*SAME, *OTHERS)
         ]
-        first, negative, *others = (_pixels(store, job) for job in jobs)
+        first, negative, *others = (pixels(store, job) for job in jobs)
         assert np.abs(first - negative).max() <= 1  # beside others the sums may be other ones
         for number, image in enumerate(others):
             for other in (first, *others[:number]):
                 assert np.abs(image - other).max() > 1
         with pytest.raises(InvalidRequest, match=r"^clip_skip=1"):
             client.submit("a", clip_skip=1)
-        run = client.bulk(["a red circle", "a blue star"], tmp_path / "data", seed=1)
-        assert run.wait(900).images == 2
-        report = run.verify(sample=2)
-        assert (report.clean, report.regenerated) == (True, 2)
+        make_and_verify(client, ["a red circle", "a blue star"], tmp_path / "data")
         assert worker.terminate() == 0
         assert "Traceback" not in worker.output()

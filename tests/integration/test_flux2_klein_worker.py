@@ -1,18 +1,17 @@
 """A worker serves a tiny, distilled FLUX.2 klein from Redis: jobs, a dataset, and refusals."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
-from imagefleet import Client, Job, JobFailed
+from imagefleet import Client, JobFailed
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage import open_store
+from tests.support.family_jobs import make_and_verify, pixels
 from tests.support.processes import Worker
 from tests.support.settings import checkpoint_settings
 from tests.unit.engine.flow_parity import write_drawn_weights
@@ -31,11 +30,6 @@ JOBS: Final[list[tuple[str, int, dict[str, Any]]]] = [
 """Each has a prompt, a seed and further parameters."""
 
 
-def _pixels(store: ObjectStore, job: Job) -> NDArray[np.int_]:
-    data = store.get(job.result(timeout=900).images[0].key)
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
-
-
 def test_a_worker_makes_jobs_and_a_dataset_with_the_defaults_of_a_distilled_model(
     tmp_path: Path,
 ) -> None:
@@ -52,7 +46,7 @@ def test_a_worker_makes_jobs_and_a_dataset_with_the_defaults_of_a_distilled_mode
         jobs = [
             client.submit(prompt, seed=seed, preview=True, **given) for prompt, seed, given in JOBS
         ]
-        first, guided, *others = (_pixels(store, job) for job in jobs)
+        first, guided, *others = (pixels(store, job) for job in jobs)
         assert np.abs(first - guided).max() <= 1  # beside others an image runs another program
         for other in others:
             assert np.abs(first - other).max() > 1
@@ -62,7 +56,7 @@ def test_a_worker_makes_jobs_and_a_dataset_with_the_defaults_of_a_distilled_mode
         large: dict[str, Any] = {"seed": 1, "height": SIDE, "width": SIDE}
         edited = client.submit("a red circle", image=reference, **large)
         plain = client.submit("a red circle", **large)
-        assert np.abs(_pixels(store, edited) - _pixels(store, plain)).max() > 1
+        assert np.abs(pixels(store, edited) - pixels(store, plain)).max() > 1
         document = json.loads(store.get(f"jobs/{edited.id}/0.json"))
         assert document["image_digest"].startswith("sha256:")
         too_small = client.submit("a", image=Image.fromarray(init_image(WIDTH)[:HEIGHT]))
@@ -70,9 +64,6 @@ def test_a_worker_makes_jobs_and_a_dataset_with_the_defaults_of_a_distilled_mode
             JobFailed, match=rf"image: .* takes none for a size of {HEIGHT}x{WIDTH}"
         ):
             too_small.result(timeout=900)
-        run = client.bulk(["a red circle", "a blue star", "a ring"], tmp_path / "data", seed=1)
-        assert run.wait(900).images == 3
-        report = run.verify(sample=2)
-        assert (report.clean, report.regenerated) == (True, 2)
+        make_and_verify(client, ["a red circle", "a blue star", "a ring"], tmp_path / "data")
         assert worker.terminate() == 0
         assert "Traceback" not in worker.output()

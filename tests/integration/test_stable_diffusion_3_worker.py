@@ -1,18 +1,17 @@
 """A worker serves a tiny Stable Diffusion 3 from Redis, with T5 and without: jobs of every kind
 that the family takes, a dataset, and a refusal."""
 
-import io
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
-from imagefleet import Client, InvalidRequest, Job
+from imagefleet import Client, InvalidRequest
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage import open_store
+from tests.support.family_jobs import make_and_verify, pixels
 from tests.support.processes import Worker
 from tests.support.settings import checkpoint_settings
 from tests.unit.engine.flow_family import STABLE_DIFFUSION_3
@@ -30,11 +29,6 @@ JOBS: Final[list[dict[str, Any]]] = [
     {"scheduler": "heun"},
 ]
 """Further parameters of jobs with other images."""
-
-
-def _pixels(store: ObjectStore, job: Job) -> NDArray[np.int_]:
-    data = store.get(job.result(timeout=900).images[0].key)
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
 
 
 @pytest.mark.parametrize("has_t5", ["true", "false"])
@@ -56,17 +50,14 @@ def test_a_worker_makes_jobs_of_every_kind_and_a_dataset(tmp_path: Path, has_t5:
             client.submit("a red circle", seed=1, num_inference_steps=4, **given)
             for given in (*JOBS, {"image": image})
         ]
-        images = [_pixels(store, job) for job in jobs]
+        images = [pixels(store, job) for job in jobs]
         again = client.submit("a red circle", seed=1, num_inference_steps=4)
-        assert np.abs(_pixels(store, again) - images[0]).max() <= 1
+        assert np.abs(pixels(store, again) - images[0]).max() <= 1
         for number, one in enumerate(images):
             for other in images[:number]:
                 assert np.abs(one - other).max() > 1
         with pytest.raises(InvalidRequest, match=r"^guidance_rescale=0.5"):
             client.submit("a", guidance_rescale=0.5)
-        run = client.bulk(["a red circle", "a blue star"], tmp_path / "data", seed=1)
-        assert run.wait(900).images == 2
-        report = run.verify(sample=2)
-        assert (report.clean, report.regenerated) == (True, 2)
+        make_and_verify(client, ["a red circle", "a blue star"], tmp_path / "data")
         assert worker.terminate() == 0
         assert "Traceback" not in worker.output()

@@ -1,6 +1,5 @@
 """A worker serves a tiny Z-Image from Redis: jobs of every kind that the family takes."""
 
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from PIL import Image
 from imagefleet import Client, InvalidRequest, Job
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
+from tests.support.family_jobs import pixels
 from tests.support.processes import Worker
 from tests.support.settings import checkpoint_settings
 from tests.unit.engine.flow_parity import write_drawn_weights
@@ -43,8 +43,7 @@ class Fleet:
     worker: Worker
 
     def pixels(self, job: Job, index: int = 0) -> NDArray[np.int_]:
-        data = self.store.get(job.result(timeout=900).images[index].key)
-        return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
+        return pixels(self.store, job, index)
 
     def document(self, job: Job) -> dict[str, Any]:
         assert job.result(timeout=900).images
