@@ -5,10 +5,10 @@ from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
 
-from imagefleet.shared.errors import BrokerUnavailable, UnknownJob
+from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters, letters_of
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.redis_client.each_lane import answers_of, ask_at_once
+from imagefleet.shared.redis_client.each_lane import ask_at_once, first_wanted
 from imagefleet.shared.redis_client.lanes import Lanes
 
 Answer = TypeVar("Answer")
@@ -43,19 +43,9 @@ class LaneDeadLetters:
 
         Raises BrokerUnavailable: no lane that answers has it, and others do not answer.
         """
-        parts = enumerate(self._parts.values())
-        asks = {number: partial(part.find, letter_id) for number, part in parts}
-        silent = set(asks)
-        for number, letter in answers_of(asks, len(asks), _ANSWER_S, _LEFT_OUT):
-            if letter is not None:
-                return letter
-            silent.discard(number)
-        if silent:
-            lanes = ", ".join(map(str, sorted(silent)))
-            raise BrokerUnavailable(
-                f"no lane that answers has the dead letter {letter_id}; lanes that do not: {lanes}"
-            )
-        return None
+        asks = self._asks(lambda part: part.find(letter_id))
+        sought = f"dead letter {letter_id}"
+        return first_wanted(asks, lambda each: each is not None, _ANSWER_S, _LEFT_OUT, sought)
 
     def lookup(self, names: Iterable[str]) -> list[DeadLetter | UnknownJob]:
         """Return the letters with these ids or job ids; see `letters_of`."""
@@ -70,8 +60,11 @@ class LaneDeadLetters:
         self._part_of(letter).drop(letter)
 
     def _ask(self, ask: Callable[[DeadLetters], Answer]) -> list[Answer]:
-        asks = {number: partial(ask, part) for number, part in enumerate(self._parts.values())}
+        asks = self._asks(ask)
         return list(ask_at_once(asks, len(asks), _ANSWER_S, _LEFT_OUT).values())
+
+    def _asks(self, ask: Callable[[DeadLetters], Answer]) -> dict[int, Callable[[], Answer]]:
+        return {number: partial(ask, part) for number, part in enumerate(self._parts.values())}
 
     def _part_of(self, letter: DeadLetter) -> DeadLetters:
         """Return the letters of the lane that its queue is in, the first if that is no queue of the

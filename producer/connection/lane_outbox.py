@@ -8,8 +8,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from imagefleet.shared.errors import BrokerUnavailable, MessageRejected, UnknownJob
-from imagefleet.shared.redis_client.each_lane import answers_of, ask_at_once
+from imagefleet.shared.errors import MessageRejected, UnknownJob
+from imagefleet.shared.redis_client.each_lane import ask_at_once, first_wanted
 from imagefleet.shared.redis_client.lanes import Lanes
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import (
@@ -110,22 +110,14 @@ class LaneOutbox:
         return list(chain.from_iterable(self._ask(lambda part: part.entries_of(job_id))))
 
     def _ask(self, ask: Callable[[Outbox], Answer], otherwise: str = _LEFT_OUT) -> list[Answer]:
-        asks = {number: partial(ask, part) for number, part in enumerate(self._parts)}
+        asks = self._asks(ask)
         return list(ask_at_once(asks, len(asks), _ANSWER_S, otherwise).values())
 
     def _first_of(
         self, ask: Callable[[Outbox], Answer], is_wanted: Callable[[Answer], bool], message_id: str
     ) -> Answer:
-        """Return the first answer that is wanted, or else any. Raises BrokerUnavailable."""
-        asks = {number: partial(ask, part) for number, part in enumerate(self._parts)}
-        answers: dict[int, Answer] = {}
-        for number, answer in answers_of(asks, len(asks), _ANSWER_S, _LEFT_OUT):
-            if is_wanted(answer):
-                return answer
-            answers[number] = answer
-        if silent := sorted(asks.keys() - answers.keys()):
-            lanes = ", ".join(map(str, silent))
-            raise BrokerUnavailable(
-                f"no lane that answers has the callback {message_id}; lanes that do not: {lanes}"
-            )
-        return answers[0]
+        sought = f"callback {message_id}"
+        return first_wanted(self._asks(ask), is_wanted, _ANSWER_S, _LEFT_OUT, sought)
+
+    def _asks(self, ask: Callable[[Outbox], Answer]) -> dict[int, Callable[[], Answer]]:
+        return {number: partial(ask, part) for number, part in enumerate(self._parts)}

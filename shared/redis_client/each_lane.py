@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from operator import itemgetter
 from typing import Final, TypeVar
 
+from imagefleet.shared.errors import BrokerUnavailable
+
 Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,35 @@ def ask_at_once(
     """Call the function of each lane in a thread of its own. Return the answers by lane, in the
     order of the lanes; see `answers_of`."""
     return dict(sorted(answers_of(asks, lanes, within_s, what), key=itemgetter(0)))
+
+
+def first_wanted(
+    asks: Mapping[int, Callable[[], Answer]],
+    is_wanted: Callable[[Answer], bool],
+    within_s: float,
+    what: str,
+    sought: str,
+) -> Answer:
+    """Ask all lanes of a fleet for what is in one of them. Return the first answer that is wanted,
+    or else that of the first lane.
+
+    Args:
+        sought: what the error says that the lanes do not have.
+
+    Raises:
+        BrokerUnavailable: no lane that answers has it, and others do not answer.
+    """
+    answers: dict[int, Answer] = {}
+    for number, answer in answers_of(asks, len(asks), within_s, what):
+        if is_wanted(answer):
+            return answer
+        answers[number] = answer
+    if silent := sorted(asks.keys() - answers.keys()):
+        lanes = ", ".join(map(str, silent))
+        raise BrokerUnavailable(
+            f"no lane that answers has the {sought}; lanes that do not: {lanes}"
+        )
+    return answers[0]
 
 
 def answers_of(
